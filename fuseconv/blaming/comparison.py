@@ -37,7 +37,7 @@ MOST_LIMITS = 4
 showed nothing but limits of the target's runtime."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
-"""Called with the name of a step; the step runs inside the context."""
+"""Called with the name of a step. Returns a context manager in which the step runs."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Piece:
 
 
 class Listing(ABC):
-    """The ops of an artifact. A subclass reads one format."""
+    """The ops of an artifact. Each subclass reads one artifact format."""
 
     @abstractmethod
     def __init__(self, path: Path, device: str) -> None:

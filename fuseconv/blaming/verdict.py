@@ -26,7 +26,7 @@ MEANINGS: Mapping[Cause, str] = {
 
 
 Rows = tuple[tuple[Border, Row], ...]
-"""The errors at borders, in order."""
+"""Pairs of a border and the error at this border, in order."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Blame:
 
     @property
     def faults(self) -> tuple[Verdict, ...]:
-        """The verdicts that are not limits of a runtime."""
+        """The verdicts other than limits of a runtime."""
         return tuple(one for one in self.verdicts if not one.limit)
 
     def to_json(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class _Draw(NamedTuple):
 
 
 def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[str]:
-    """Yields candidate `replace` lines, each with an existing op that gives the subgraph's results on random numbers."""
+    """Yields candidate `replace` lines. Each has an existing op that gives the subgraph's results on random numbers."""
     if len(values.tensors) > MOST_TENSORS:
         return
     draws = [_drawn(values, example, positive=positive) for positive in (False, True)]

@@ -38,7 +38,7 @@ ROWS: Mapping[str, tuple[str, bool]] = {
 RUNTIMES = ("python", "cpp")
 
 Run = Callable[[Case], Sequence[torch.Tensor]]
-"""Returns the outputs of a case."""
+"""Runs a case, and returns its outputs."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _cell(
         if runtime == "python":
             run = _in_python(folder, manifest, target, cuda_graphs, cases)
         else:
-            assert program is not None  # else the cell is absent
+            assert program is not None  # otherwise `_absent` has returned the reason
             run = _in_cpp(program, folder, target, contract, cuda_graphs, cases)
     except UnsupportedError as error:
         return Cell(name, runtime, absent=error)

@@ -32,7 +32,7 @@ from fuseconv.weights.store import Store
 from fuseconv.weights.table import Table, set_table
 
 Progress = Callable[[str], AbstractContextManager[None]]
-"""Called with the name of a step; the step runs inside the context."""
+"""Called with the name of a step. Returns a context manager in which the step runs."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Assembly:
         return write_target(name, fused, folder, self.op_files, None if name in self.self_contained else store)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
-        """Copies the op libraries into the folder of a bundle. Returns their paths in the order to load them."""
+        """Copies the op libraries into the folder of a bundle. Returns the paths in the order to load them."""
         return copy_libraries(folder, self.program.contract.device, self.libraries)
 
     def write_sbom(self, folder: Path) -> None:

@@ -103,7 +103,7 @@ class Conversion:
 
 
 def rejection(plan: Plan, where: str) -> ParityError | None:
-    """Returns the error for matches that were not replaced because a rule failed its numerical test, if any."""
+    """Returns the error for matches that stay unfused because a rule failed its numerical test. None if none did."""
     if not plan.rejected:
         return None
     first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})

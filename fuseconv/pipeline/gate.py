@@ -109,7 +109,7 @@ class Gate:
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
         """Finds why a target fails, or lists the outputs that its runtime computes differently for special values."""
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
-            return Verdict(error=found.error)  # the rule asks for this op, and the target does not have it
+            return Verdict(error=found.error)  # a rule inserts a custom op that the target does not support
         if not plan.applied:
             self._unfused[target] = found
         elif target not in self._unfused:

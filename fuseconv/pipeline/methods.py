@@ -47,7 +47,7 @@ class MethodsConversion:
         return (self.bundle / STORE).stat().st_size
 
     def error(self) -> FuseconvError | None:
-        """Returns the first error of a method whose bundle is correct but incomplete."""
+        """Returns the error of the first method whose bundle is correct but incomplete. None if there is none."""
         return next((error for one in self.methods.values() if (error := one.error()) is not None), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from fuseconv.searching.kinds import kinds
 from fuseconv.tuning.forms import FormChoice
 
 RUNGS = 4
-"""The number of sizes at which forms are compared, if sizes are dynamic."""
+"""The maximum number of sizes at which forms are compared if dims are dynamic."""
 
 REACH = 64
 """The limit of these sizes: the product of the dims is at most this multiple of the product for the example inputs."""
@@ -99,7 +99,7 @@ class _Bench:
     _count: int = 0
 
     def write(self, forms: Forms) -> Path:
-        """Writes and verifies the targets with some forms, and returns the folder. The last form is the one on trial.
+        """Writes and verifies the targets with some forms, and returns the folder. The last form is on trial.
 
         Raises:
             FuseconvError: the last form computes something else or is not applied, or a target fails.

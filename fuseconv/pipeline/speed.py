@@ -51,7 +51,7 @@ def check_speed(
     """
     if AOTI in peers and not unfused.exists():
         if AOTI in filling.written and not filling.plan.of(AOTI).applied:
-            unfused = filling.folder  # nothing is replaced in its own artifact
+            unfused = filling.folder  # the bundle's own artifact of this target is unfused
         else:
             with progress(f"write {AOTI} unfused"):
                 _write_unfused(filling, unfused)

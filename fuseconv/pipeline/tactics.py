@@ -149,7 +149,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _changes(old: Problems, new: Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the problems and sizes whose fastest tactic has changed, and those where the change is within noise."""
+    """Returns the problems and sizes whose fastest tactic changed, and the changes that are within the noise."""
     changed, ties = [], []
     for family, sizes in new.items():
         for size, times in sizes.items():

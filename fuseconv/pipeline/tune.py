@@ -77,7 +77,7 @@ def measure_choices(
     suspects: Left = frozenset()
     units = units_of(filling.written)
     for at, names in enumerate(units):
-        # The unfused artifacts of the other targets take about as long to write as the fused ones did.
+        # Writing the unfused artifacts of the other targets takes about as long as writing their fused artifacts took.
         budget.reserved = sum(filling.written[name].seconds + START for unit in units[at + 1 :] for name in unit)
         with progress(f"tune {' and '.join(names)}"), tempfile.TemporaryDirectory() as scratch:
             bench = _Bench(filling, classes, names, Path(scratch))

@@ -109,7 +109,7 @@ def _name(workspace: Workspace, step: Step, dims: Dims) -> str:
 
     operands = ", ".join(f"{name}: {text(binding)}" for name, binding in step.bindings.items())
     written = f"({operands}) -> {'; '.join(step.replace) or 'nothing'}"
-    if any(name == node for name, node in step.results.items()):  # a built-in matcher: its variables are nodes
+    if any(name == node for name, node in step.results.items()):  # a built-in matcher uses node names as variables
         numbers = {name: f"v{at}" for at, name in enumerate(dict.fromkeys((*step.bindings, *step.results)))}
         written = _NAME.sub(lambda found: numbers.get(found[0], found[0]), written)
     return f"{step.rule}{written}"

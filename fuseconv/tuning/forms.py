@@ -41,7 +41,7 @@ class FormChoice(Generic[Model]):
     def best(self, forms: Forms, kind: Kind) -> Form:
         """Times the forms of a kind of regions. Returns the fastest form, with notes on the other forms.
 
-        A form is chosen only if it is faster than the region as it is by more than the noise. Among several such forms
+        A form is chosen only if it is faster than the original region by more than the noise. Among several such forms
         the fastest is chosen. If their difference is noise, the form with the best estimate is chosen.
 
         Args:
