@@ -1,5 +1,4 @@
-// An op as an AOTInductor package calls it: through a pointer to a C function, without the dispatcher and without
-// boxing.
+// Calls an op for an AOTInductor package: through a pointer to a C function, without the dispatcher and without boxing.
 #pragma once
 
 #include <cstdio>
@@ -13,14 +12,14 @@
 
 namespace fuseconv::torch_binding {
 
-// `int[]`.
+// The C form of `int[]`.
 struct Ints {
   const int64_t* data;
   int64_t size;
 };
 
-// Reads the argument that a pointer leads to. `Tensor` is a handle; `Tensor?` is a pointer to a handle, null for none;
-// `str` is a const char*; `bool` is an int32_t. See core/op.h.
+// Reads an argument through a pointer. A `Tensor` is a handle; a `Tensor?` is a pointer to a handle, or null; a `str`
+// is a const char*; a `bool` is an int32_t. core/op.h describes how arguments are converted.
 class CArgument {
  public:
   CArgument(const void* argument, CommonDevice& device) : argument_(argument), device_(device) {}
@@ -54,8 +53,8 @@ class CArgument {
   CommonDevice& device_;
 };
 
-// Runs an op in the form of CShim. The caller of a shim learns only that it failed, so the message is printed here, as
-// torch's own shims do.
+// Runs an op with the signature of CShim. The caller of a shim learns only that the shim failed, so the message is
+// printed here, as torch's own shims do.
 template <class Op, class Kernel, class Invoke>
 AOTITorchError call_from_c(const void* const* arguments, AtenTensorHandle* const* results, Kernel kernel,
                            Invoke invoke) {

@@ -1,5 +1,5 @@
-// Shared by the two ONNX Runtime libraries. Every op becomes a custom op of the domain com.fuseconv, one per dtype,
-// made from the same declaration as for torch. Uses only the C API, in the oldest version that suffices.
+// Shared by the two ONNX Runtime libraries. Every op becomes one custom op per dtype in the domain com.fuseconv, made
+// from the same declaration as for torch. Uses only the C API, in the oldest version that suffices.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -25,10 +25,10 @@ namespace fuseconv::ort_binding {
 // ONNX Runtime 1.17, the first version in which a custom op may use the session's threads.
 inline constexpr uint32_t kApiVersion = 17;
 
-// The ONNX Runtime of the process. It is set when it registers the library.
+// Returns the API of the process's ONNX Runtime. It is set when ONNX Runtime registers the library.
 const OrtApi& api();
 
-// Throws if a call of the C API returns an error.
+// Throws if the status of a C API call is an error.
 void check(OrtStatus* status);
 
 // Runs the body and converts an exception to a status.
@@ -45,20 +45,20 @@ OrtStatus* guarded(Body body) {
 Dtype dtype_of(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(Dtype dtype);
 
-// LinearAct for "linear_act".
+// Returns the ONNX name of an op: LinearAct for "linear_act".
 std::string onnx_name(const char* op);
 
-// The names of an op's arguments in order, read from its schema.
+// Returns the names of an op's arguments in order, read from its schema.
 std::vector<std::string> argument_names(const char* schema);
 
-// A tensor of the call. Tensors of ONNX Runtime are contiguous.
+// A tensor of the call. ONNX Runtime's tensors are contiguous.
 class Tensor {
  public:
   explicit Tensor(const OrtValue* value);
   Tensor(const Spec& spec, void* data) : spec_(spec), data_(data) {}
   In read() const { return {data_, spec_.dtype, spec_.rank, spec_.sizes, spec_.strides}; }
   Out write() const { return {data_, spec_.dtype, spec_.rank, spec_.sizes, spec_.strides}; }
-  int device() const { return device_; }  // its index
+  int device() const { return device_; }  // the index of the device
 
  private:
   Spec spec_;
@@ -66,9 +66,9 @@ class Tensor {
   int device_ = 0;
 };
 
-// The input at an index, or none if the node omits it.
+// Returns the input at an index, or nothing if the node omits the input.
 std::optional<Tensor> input(OrtKernelContext* context, size_t place);
-// The same as `input`, but throws an exception that names the argument if it is missing.
+// The same as `input`, but throws an exception that names the argument if the input is missing.
 Tensor required_input(OrtKernelContext* context, size_t place);
 Tensor output(OrtKernelContext* context, size_t place, const Spec& spec);
 
@@ -82,10 +82,10 @@ struct CustomOpInput {
   bool optional;
 };
 
-// An argument that is an attribute of the node. It is read when the kernel is created.
+// An argument that is an attribute of the node. The attribute is read when the kernel is created.
 using AttributeValue = std::variant<std::monostate, double, int64_t, bool, std::string, std::vector<int64_t>>;
 
-// An argument in the declaration of the custom op: adds its inputs to a list. See core/op.h.
+// An argument while a custom op is declared: adds its inputs to a list. See core/op.h.
 struct DeclaredArgument {
   std::vector<CustomOpInput>& inputs;
   Dtype dtype;
@@ -106,7 +106,7 @@ struct DeclaredArgument {
   }
 };
 
-// An argument at kernel creation: reads it if it is an attribute.
+// An argument while a kernel is created: reads the attribute if the argument is one.
 struct NodeArgument {
   const OrtKernelInfo* info;
   const std::string& name;
@@ -128,7 +128,7 @@ struct NodeArgument {
   }
 };
 
-// An argument of a call: the next unused input of the node, or the value read by NodeArgument.
+// An argument during a call: the next unused input of the node, or the value that NodeArgument read.
 struct CallArgument {
   OrtKernelContext* context;
   const AttributeValue& attribute;
@@ -155,7 +155,7 @@ class Kernel {
   virtual void compute(OrtKernelContext* context) = 0;
 };
 
-// One op in one dtype, in the form that ONNX Runtime queries.
+// One op in one dtype, as the struct that ONNX Runtime queries.
 struct CustomOp : OrtCustomOp {
   std::string name;
   const char* provider;  // null for the CPU
@@ -168,8 +168,8 @@ struct CustomOp : OrtCustomOp {
            std::unique_ptr<Kernel> (*make)(const OrtKernelInfo*));
 };
 
-// A kernel of Op on a provider, which has
-//   Provider(const OrtKernelInfo*)                                  one for each node
+// A kernel of Op on a provider. A Provider defines
+//   Provider(const OrtKernelInfo*)                                  creates one object per node
 //   run<Op>(context, first input, call)                             calls call(kernel, host)
 template <class Op, class Provider>
 class NodeKernel final : public Kernel {
@@ -216,7 +216,7 @@ void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops) {
   }
 }
 
-// All ops of the tuple for a provider.
+// Creates the custom ops of a provider for all ops of the tuple.
 template <class Provider, class... Ops>
 std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   std::vector<std::unique_ptr<CustomOp>> ops;
@@ -224,7 +224,7 @@ std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   return ops;
 }
 
-// Adds the library's ops to session options. `ops` are created once and live as long as the process.
+// Adds the library's ops to the session options. `ops` is called once; the ops live as long as the process.
 OrtStatus* register_domain(OrtSessionOptions* options, const OrtApiBase* base,
                            std::vector<std::unique_ptr<CustomOp>> (*ops)());
 

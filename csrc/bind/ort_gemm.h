@@ -1,4 +1,4 @@
-// ONNX Runtime's own CPU Gemm, called inside a kernel.
+// Calls ONNX Runtime's own CPU Gemm inside a kernel.
 #pragma once
 
 #include <mutex>
@@ -8,8 +8,8 @@
 
 namespace fuseconv::ort_binding {
 
-// y = a b^T + bias for dense matrices in f32 or f64: a [m, k], b [n, k], bias [n] or null. One object serves all calls
-// of one node, from any thread.
+// Computes y = a b^T + bias for dense matrices in f32 or f64: a is [m, k], b is [n, k], and bias is [n] or null. One
+// object serves all calls of a node, from any thread.
 class Gemm {
  public:
   explicit Gemm(const OrtKernelInfo* info);
@@ -21,7 +21,8 @@ class Gemm {
            const void* bias, void* y);
 
  private:
-  // The operator for f32 or f64, with or without the bias. It is created on first use, because most nodes need none.
+  // Returns the operator for f32 or f64, with or without a bias. Creates the operator on first use, because most nodes
+  // need none.
   const OrtOp* op(Dtype dtype, bool has_bias);
 
   OrtKernelInfo* info_;

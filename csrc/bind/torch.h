@@ -1,5 +1,5 @@
-// Shared by the two torch libraries: tensors as the kernels see them, running an op, and the GEMM. Uses only the
-// LibTorch stable ABI, so that one build works with every torch from 2.10 on.
+// Shared by the two torch libraries: converts tensors to views for the kernels, runs an op, and calls torch's GEMM.
+// Uses only the LibTorch stable ABI, so that one build works with every torch from 2.10 on.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -33,7 +33,7 @@ struct Device {
   int32_t index;
 };
 
-// Sets the device from the first tensor and checks that the others are on it.
+// Takes the device of the first tensor and checks that the other tensors are on it.
 class CommonDevice {
  public:
   explicit CommonDevice(const char* op) : op_(op) {}
@@ -47,7 +47,7 @@ class CommonDevice {
 
 Tensor allocate(const Spec& spec, Device device);
 
-// Host::scratch: tensors of torch's allocator, which live until the end of the call.
+// Implements Host::scratch with tensors from torch's allocator, which live until the end of the call.
 class Scratch {
  public:
   explicit Scratch(Device device) : device_(device) {}
@@ -59,24 +59,24 @@ class Scratch {
   std::vector<Tensor> kept_;
 };
 
-// aten::addmm.out, aten::mm.out and aten::baddbmm.out for one device, below autograd and autocast.
+// aten::addmm.out, aten::mm.out and aten::baddbmm.out for one device. The calls bypass autograd and autocast.
 struct GemmShims {
   AOTITorchError (*addmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
   AOTITorchError (*mm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
   AOTITorchError (*baddbmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
 };
 
-// Host::linear with these shims: the same computation as aten::linear, into an existing result. The weight keeps its
-// strides.
+// Implements Host::linear with these shims: the same computation as aten::linear, written into an existing result. The
+// weight keeps its strides.
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y);
 
-// Host::batched_product with these shims.
+// Implements Host::batched_product with these shims.
 void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
-// aten::convolution for one device, below autograd and autocast.
+// aten::convolution for one device. The call bypasses autograd and autocast.
 using ConvolutionShim = decltype(&aoti_torch_cpu_convolution);
 
-// Host::convolution with this shim. The tensors keep their strides.
+// Implements Host::convolution with this shim. The tensors keep their strides.
 In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In weight, std::optional<In> bias,
                const ConvolutionParameters& parameters);
 

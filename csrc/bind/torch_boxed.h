@@ -1,4 +1,4 @@
-// An op as the dispatcher calls it: arguments and results on a stack.
+// Calls an op for torch's dispatcher, with arguments and results on a stack.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ class BoxedArgument {
   std::optional<std::vector<int64_t>> numbers_;
 };
 
-// Runs an op: stack of arguments in, stack of results out.
+// Runs an op: takes its arguments from the stack and leaves its results there.
 template <class Op, class Kernel, class Invoke>
 void call_boxed(StableIValue* stack, Kernel kernel, Invoke invoke) {
   CommonDevice device(Op::name);

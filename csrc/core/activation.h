@@ -1,6 +1,6 @@
-// Activations as functors for host and device: f(x) in the type of x, f32 or f64.
+// Activations as functors for host and device. A functor computes f(x) in the type of x, f32 or f64.
 //
-// NaN gives NaN. For infinities the result is that of the textbook formula in IEEE arithmetic: gelu and silu of -inf
+// NaN gives NaN. For infinities, the result is that of the textbook formula in IEEE arithmetic: gelu and silu of -inf
 // are -inf * 0, which is NaN, as in PyTorch.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace fuseconv {
 
-// The name and functor of every activation. gelu is the erf form, gelu_tanh the tanh form. A new activation needs a
-// line here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py. A functor with a member has a
-// parameter, which a schema gives with the name: 'leaky_relu(0.1)'.
+// The name and functor of every activation. gelu is the erf variant, gelu_tanh the tanh variant. A new activation needs
+// an entry in this list, a functor and a gradient below, and an entry in fuseconv/ops/activation.py. A functor with a
+// member takes a parameter, which a schema writes after the name: 'leaky_relu(0.1)'.
 #define FUSECONV_ACTIVATIONS(DO) \
   DO(none, Identity)             \
   DO(relu, Relu)                 \
@@ -37,7 +37,7 @@ struct Activation {
 #undef FUSECONV_ENUMERATOR
 
   Name name;
-  double parameter;  // of the functor, if it has one
+  double parameter;  // the functor's parameter, if it takes one
 
   FUSECONV_INLINE constexpr Activation(Name n = none, double p = 0) : name(n), parameter(p) {}
   FUSECONV_INLINE constexpr operator Name() const { return name; }
@@ -47,8 +47,8 @@ struct Activation {
 inline constexpr std::array kActivationNames = {FUSECONV_ACTIVATIONS(FUSECONV_NAME)};
 #undef FUSECONV_NAME
 
-// Parses an activation in a schema: a name, or one with its parameter. Throws and lists the names if there is none of
-// that name, or if the parameter is not a finite number.
+// Parses an activation as written in a schema: a name, or a name with a parameter. Throws if no activation has that
+// name, and then lists the names, or if the parameter is not a finite number.
 Activation parse_activation(const char* op, std::string_view text);
 
 inline namespace FUSECONV_ISA {
@@ -102,7 +102,7 @@ struct Tanh {
   }
 };
 
-// x between two limits.
+// Clamps x to [low, high].
 template <class A>
 FUSECONV_INLINE A clip(A x, A low, A high) {
   return x < low ? low : x > high ? high : x;
@@ -135,7 +135,8 @@ struct LeakyRelu {
     return x < 0 ? x * A(slope) : x;
   }
 };
-// alpha (exp(x) - 1) for negative x. The difference is tanh(x / 2) (exp(x) + 1), which does not cancel.
+// alpha (exp(x) - 1) for negative x. The difference is computed as tanh(x / 2) (exp(x) + 1), which does not suffer
+// cancellation.
 struct Elu {
   double alpha = 1.0;
 
@@ -147,7 +148,7 @@ struct Elu {
   }
 };
 
-// tanh(log(1 + exp(x))) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) with e = exp(x), by the exponential of -|x|.
+// tanh(log(1 + exp(x))) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) with e = exp(x), computed from the exponential of -|x|.
 template <class A>
 FUSECONV_INLINE A tanh_of_softplus(A x) {
   const A e = exp_of_negative(x < 0 ? x : -x);
@@ -164,7 +165,7 @@ struct Mish {
 template <class Functor>
 inline constexpr bool kHasParameter = !std::is_empty_v<Functor>;
 
-// The functor of an activation with its parameter.
+// Returns the functor of an activation, with its parameter.
 template <class Functor>
 FUSECONV_INLINE Functor functor_of([[maybe_unused]] Activation activation) {
   if constexpr (kHasParameter<Functor>) {
@@ -174,8 +175,8 @@ FUSECONV_INLINE Functor functor_of([[maybe_unused]] Activation activation) {
   }
 }
 
-// Calls `function` with the name of an activation as a constant, Constant<name>, on the host or device, for loops that
-// are compiled per activation. `functor` is its functor.
+// Calls `function` with the name of an activation as a compile-time constant, Constant<name>, on the host or device.
+// This serves loops that are compiled per activation. Constant<name>::functor is the activation's functor.
 template <Activation::Name kName>
 struct Constant;
 #define FUSECONV_CONSTANT(name, Functor)                        \
@@ -228,8 +229,8 @@ struct AnyActivation {
   }
 };
 
-// The gradient with respect to the argument x of an activation, from the gradient of its result. relu passes the
-// gradient of a NaN, as in PyTorch.
+// The gradient with respect to the argument x of an activation, computed from the gradient of its result. If x is NaN,
+// relu passes the gradient on, as in PyTorch.
 template <class A>
 FUSECONV_INLINE A activation_gradient(Identity, A grad, A) {
   return grad;

@@ -1,4 +1,4 @@
-// Checks of the arguments of an op. Messages name the argument and show both sizes.
+// Checks the arguments of an op. Messages name the argument and show both sizes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fuseconv {
 
-// Throws std::runtime_error with the parts joined, unless the condition holds.
+// Throws std::runtime_error with the concatenated parts unless the condition holds.
 template <class... Parts>
 void check(bool condition, const Parts&... parts) {
   if (!condition) {
@@ -23,25 +23,26 @@ void check(bool condition, const Parts&... parts) {
   }
 }
 
-// A tensor argument with its name in the schema, for messages.
+// A tensor argument and its name in the schema, for messages.
 struct Argument {
   const char* name;
   In tensor;
 };
 
-// "[2, 3]"
+// Returns the sizes as text, such as "[2, 3]".
 std::string to_string(In tensor);
 
-// Checks that all have the same dtype, one of f64, f32, f16 and bf16, and returns it.
+// Checks that all arguments have the same dtype, one of f64, f32, f16 and bf16, and returns the dtype.
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments);
 
 // Checks that `vector` is one-dimensional and as long as the last dim of `tensor`.
 void check_vector(const char* op, Argument vector, Argument tensor);
 
-// Checks that both have the same sizes.
+// Checks that both arguments have the same sizes.
 void check_same_sizes(const char* op, Argument a, Argument b);
 
-// The position of `name` in `names`. Throws and lists the names if it is missing; `kind` says what they name.
+// Returns the position of `name` in `names`. Throws if it is missing, and then lists the names; `kind` says what the
+// names denote.
 size_t parse_name(const char* op, const char* kind, std::span<const std::string_view> names, std::string_view name);
 
 // Checks that the tensor has at least one dim.

@@ -1,8 +1,9 @@
-// Floats that will be rounded to a 16-bit result, on CUDA. Their functions are only as accurate as that rounding needs,
-// and as cheap as the bandwidth of 16-bit tensors demands.
+// Floats on CUDA that will be rounded to a 16-bit result. Their functions are only as accurate as this rounding
+// requires, and as cheap as the bandwidth of 16-bit tensors demands.
 //
-// An H200 reads and writes 4 bytes per element in the time of 27 instructions. The functions of core/activation.h,
-// which are accurate to the rounding of f32, take up to 60. Those here have an error of about one rounding of f16.
+// In the time in which an H200 reads and writes 4 bytes per element, it executes 27 instructions. The functions of
+// core/activation.h, which are accurate to the rounding of f32, take up to 60. The functions in this file have an error
+// of about one rounding of f16.
 #pragma once
 
 #include "arch/math.cuh"
@@ -34,17 +35,17 @@ __device__ __forceinline__ Coarse quotient(Coarse p, Coarse q) {
   return Coarse(p.value * arch::reciprocal_approx(q.value));
 }
 
-// 1 / (1 + 2^x); 0 if the power overflows.
+// 1 / (1 + 2^x), or 0 if the power overflows.
 __device__ __forceinline__ float logistic_of_log2(float x) {
   return arch::reciprocal_approx(1.0f + arch::exp2_approx(x));
 }
 
 __device__ __forceinline__ Coarse logistic(Coarse x) { return Coarse(logistic_of_log2(x.value * -1.44269504f)); }
 
-// The normal distribution function as 1 / (1 + 2^(x p(x^2))). p is fitted up to |x| = 5, minimizing the largest error
-// of x times the function, relative to the result and to the smallest f16 number. The error there is at most 0.17 times
-// 2^-12; the rounding of the argument in eager PyTorch costs 15 times 2^-12. Beyond |x| = 5, p keeps falling, to
-// infinity.
+// The normal distribution function as 1 / (1 + 2^(x p(x^2))). p is fitted up to |x| = 5. The fit minimizes the largest
+// error of x times the function, relative to the result and to the smallest f16 number. This error is at most 0.17
+// times 2^-12; the rounding of the argument in eager PyTorch costs 15 times 2^-12. Beyond |x| = 5, p keeps falling to
+// minus infinity.
 __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
   const float s = x.value * x.value;
   float p = -2.8038682e-09f;
@@ -57,7 +58,7 @@ __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
   return Coarse(logistic_of_log2(x.value * p));
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where that cancels, a polynomial.
+// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where the difference cancels, a polynomial is used instead.
 __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
   const float z = fabsf(x.value);
   const float e = arch::exp2_approx(z * -2.88539008f);
@@ -67,7 +68,7 @@ __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
   return Coarse(z < 0.4f ? small : copysignf(large, x.value));
 }
 
-// The type that formulas compute in: f64 for f64, f32 for f32, Coarse for f16 and bf16.
+// The type in which formulas are computed: f64 for f64, f32 for f32, Coarse for f16 and bf16.
 template <class T>
 using FormulaType = std::conditional_t<std::is_same_v<T, Compute<T>>, T, Coarse>;
 

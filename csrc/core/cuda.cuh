@@ -1,4 +1,4 @@
-// Shared by all CUDA kernel files: element types, vectors of them, and checked launches.
+// Shared by all CUDA kernel files: element types, vectors of elements, and checked launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,15 +15,15 @@
 
 namespace fuseconv::cuda {
 
-// The type that a kernel computes in.
+// The type in which a kernel computes.
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
 __device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-// By a shift. The conversion instruction of Hopper has a fraction of the throughput; with it, bf16 sums reach half the
-// bandwidth.
+// Widens by a shift. Hopper's conversion instruction has a fraction of the throughput of a shift; with it, bf16 sums
+// reach half the bandwidth.
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(__bfloat16_as_ushort(x)) << 16);
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ T narrow(Compute<T> x) {
   }
 }
 
-// The elements that one thread reads or writes with one instruction.
+// The elements that a thread reads or writes with one instruction.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T values[N];

@@ -1,5 +1,5 @@
-// Element types and their conversion to the compute type: f64 for f64; f32 for f32, f16 and bf16. Host code, compiled
-// once per instruction set.
+// Element types and their conversion to the compute type: f64 for f64; f32 for f32, f16 and bf16. This is host code,
+// compiled once per instruction set.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ struct bf16 {
   uint16_t bits;
 };
 
-// The type that a kernel computes in.
+// The type in which a kernel computes.
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -36,8 +36,9 @@ FUSECONV_INLINE float widen(f16 x) {
 #if defined(__F16C__)
   return _cvtsh_ss(x.bits);
 #else
-  // Moving exponent and fraction to their positions in f32 gives the value times 2^-112. Multiplying by 2^112 is exact
-  // and also normalizes subnormals. Infinities and NaNs have the largest exponent and need its remaining bits set.
+  // Moving the exponent and the fraction to their positions in f32 gives the value times 2^-112. Multiplying by 2^112
+  // is exact and also normalizes subnormals. Infinities and NaNs have the largest exponent, whose remaining bits must
+  // be set.
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
@@ -49,7 +50,7 @@ FUSECONV_INLINE float widen(f16 x) {
 template <class T>
 FUSECONV_INLINE T narrow(Compute<T> x) {
   if constexpr (std::is_same_v<T, bf16>) {
-    // Rounds to nearest even on the 16 bits that are dropped. A NaN keeps its sign and becomes quiet.
+    // Rounds to nearest even at the 16 bits that are dropped. A NaN keeps its sign and becomes quiet.
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t quiet = (bits >> 16) | 0x40u;

@@ -1,10 +1,10 @@
-// The elementary functions of the activations, for host and device, in f32 and f64.
+// The elementary functions from which the activations are computed, for host and device, in f32 and f64.
 //
-// They have no branches, so that the compiler vectorizes any loop around them. Arguments of exponentials are never
-// positive, so that they cannot overflow. NaN gives NaN.
+// They contain no branches, so that the compiler vectorizes any loop around them. Arguments of exponentials are never
+// positive, so that exponentials cannot overflow. NaN gives NaN.
 //
 // The polynomials and rational functions were fitted for this file (least squares, reweighted towards the minimax
-// error). The error bound of the fit is given at each, relative to the function unless stated otherwise.
+// error). A comment next to each fit gives its error bound, relative to the function unless stated otherwise.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,8 @@
 #endif
 #include "core/isa.h"
 
-// Coefficients in f64. A literal costs an instruction of CUDA two moves; in constant memory it is an operand.
+// Coefficients in f64. On CUDA, a literal costs an instruction two moves; a coefficient in constant memory is an
+// operand.
 #define FUSECONV_ON_HOST(name, ...) [[maybe_unused]] static constexpr double name##_on_host[] = {__VA_ARGS__};
 #if defined(__CUDACC__)
 #define FUSECONV_COEFFICIENTS(name, ...) \
@@ -50,7 +51,7 @@ FUSECONV_INLINE double polynomial(double x, const double (&c)[N]) {
 }
 
 // p / q for q from 1 to 2^126. On CUDA the error is up to two units in the last place instead of a half: an exact
-// division would be a third of the instructions of gelu, and the last bit is lost in the following sum or product.
+// division would take a third of the instructions of gelu, and the following sum or product loses the last bit anyway.
 FUSECONV_INLINE float quotient(float p, float q) {
 #if defined(__CUDA_ARCH__)
   return p * arch::reciprocal_approx(q);
@@ -70,7 +71,7 @@ FUSECONV_INLINE double quotient(double p, double q) {
 #endif
 }
 
-// exp(x) for x <= 0; 0 below the logarithm of the smallest normal number.
+// exp(x) for x <= 0; returns 0 below the logarithm of the smallest normal number.
 //
 // x = n ln2 + r with |r| <= ln2 / 2. Adding 1.5 * 2^23, or 1.5 * 2^52, rounds to the nearest integer, which is then in
 // the low bits.
@@ -82,7 +83,7 @@ FUSECONV_INLINE float exp_of_negative(float x) {
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   const float e_r = polynomial(r, 1.0f, 1.0f, 0.4999999341242057f, 0.16666520107135607f, 0.04166839422721736f,
-                               0.008368780474662057f, 0.0013814466273848402f);  // 3.1e-9
+                               0.008368780474662057f, 0.0013814466273848402f);  // error 3.1e-9
   uint32_t bits;
   std::memcpy(&bits, &shifted, sizeof bits);
   bits = (bits << 23) + 0x3f800000u;  // 2^n
@@ -99,7 +100,8 @@ FUSECONV_COEFFICIENTS(kExponential, 1.0, 1.0, 0.50000000000000106863, 0.16666666
                       2.5000102347925588269e-8)
 
 FUSECONV_INLINE double exp_of_negative(double x) {
-  // The first two parts have 21 digits, which fit in an instruction, and the product of n with the second is exact.
+  // 1 / ln2 and the first part of ln2 have 21 digits, which fit in an instruction, and the product of n and that part
+  // is exact.
   const double shifted = x * 0x1.71547p+0 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (x - n * 0x1.62e42p-1) - n * 4.7493250390316723212e-7;
@@ -126,7 +128,7 @@ FUSECONV_INLINE float normal_cdf(float x) {
                              0.00015729496283108934f, 6.354997639234911e-06f, 2.4268932585092752e-08f);
   const float q = polynomial(s, 1.0f, 0.24848792392175514f, 0.02797006919462479f, 0.0018195300459699464f,
                              7.035621399617428e-05f, 1.2417160139649857e-06f);
-  const float inside = 0.5f + x * quotient(p, q);  // 9.4e-9 relative to the distance to 0.5, for |x| < 5.3
+  const float inside = 0.5f + x * quotient(p, q);  // error 9.4e-9 relative to the distance to 0.5, for |x| < 5.3
   return x < -5.3f ? 0.0f : x > 5.3f ? 1.0f : inside;
 }
 
@@ -145,18 +147,18 @@ FUSECONV_INLINE double normal_cdf(double x) {
   const double s = x * x;
   const double p = FUSECONV_SERIES(kNormalNumerator, s);
   const double q = FUSECONV_SERIES(kNormalDenominator, s);
-  const double inside = 0.5 + x * quotient(p, q);  // an error of 1e-17 for |x| < 8.3
+  const double inside = 0.5 + x * quotient(p, q);  // error 1e-17 for |x| < 8.3
   return x < -8.3 ? 0.0 : x > 8.3 ? 1.0 : inside;
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where that cancels, another form.
+// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where the difference cancels, another formula is used.
 FUSECONV_INLINE float hyperbolic_tangent(float x) {
   const float z = x < 0 ? -x : x;
   const float e = exp_of_negative(-2.0f * z);
   const float large = (1.0f - e) / (1.0f + e);
   const float s = x * x;
   const float small = x + x * (s * polynomial(s, -0.333332819411802f, 0.13331442179752703f, -0.05373971376214003f,
-                                              0.020639083413902325f, -0.005704983122211788f));  // 4.4e-9
+                                              0.020639083413902325f, -0.005704983122211788f));  // error 4.4e-9
   return z < 0.625f ? small : (x < 0 ? -large : large);
 }
 

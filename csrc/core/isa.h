@@ -1,14 +1,13 @@
-// Instruction sets. Every kernel file is compiled once per instruction set, with FUSECONV_ISA naming it. When the
-// library is loaded, one of them is selected for the CPU of the machine.
+// Instruction sets. Every kernel file is compiled once per instruction set, which FUSECONV_ISA names. When the library
+// is loaded, it selects one instruction set for the machine's CPU.
 //
-// Inline definitions in such a file must be in a namespace of its instruction set, or be templates over a type of it.
-// The linker keeps one copy per name, and a copy compiled for a newer CPU must not be the one that runs on an older
-// CPU.
+// Inline definitions in a kernel file must be in the namespace of its instruction set, or be templates over a type from
+// that namespace. The linker keeps one copy per name, and a copy compiled for a newer CPU must not run on an older CPU.
 #pragma once
 
 #include <string_view>
 
-// This file is also included by translation units without an instruction set: bindings and shape computations.
+// Translation units without an instruction set also include this file: bindings and shape computations.
 #ifndef FUSECONV_ISA
 #define FUSECONV_ISA baseline
 #endif
@@ -31,12 +30,12 @@ struct x86_64_v4 {
   static constexpr std::string_view name = "x86-64-v4";
 };
 
-// The best instruction set of this CPU, or the one that the environment variable FUSECONV_ISA names. Throws if the CPU
-// does not support it.
+// Returns the best instruction set of this CPU, or the one named by the environment variable FUSECONV_ISA. Throws if
+// the CPU does not support it.
 std::string_view selected();
 
-// Selects the function for this machine from a family of kernels, one per instruction set. `family` maps an instruction
-// set to a function pointer.
+// Selects this machine's function from a family of kernels, one per instruction set. `family` maps an instruction set
+// to a function pointer.
 template <class Family>
 auto select(Family family) {
 #if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)

@@ -1,4 +1,4 @@
-// Shapes and strides: the layout of an op's results, and the index space of a kernel.
+// Shapes and strides: the layout of an op's results and the index space of a kernel.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,41 @@
 
 namespace fuseconv {
 
-// A contiguous result of these sizes.
+// Returns a contiguous result of these sizes.
 Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes);
 
-// A contiguous result with the sizes of `tensor`.
+// Returns a contiguous result with the sizes of `tensor`.
 inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.rank, tensor.sizes); }
 
-// The result of a pointwise op on two broadcast arguments. Its strides follow those of the arguments as in PyTorch (the
-// dim order of the first argument that has one), so that a view of the eager result is also a view of this one.
+// Returns the result of a pointwise op on two broadcast arguments. Its strides follow the strides of the arguments as
+// in PyTorch (the dim order of the first argument that has one), so that a view of the eager result is also a view of
+// this result.
 Spec broadcast(const char* op, Argument a, Argument b);
 
-// The sizes and strides of `tensor` expanded to a shape of `rank` dims. Throws if it does not broadcast to that shape.
+// Returns the sizes and strides of `tensor` expanded to a shape of `rank` dims. Throws if the tensor does not broadcast
+// to that shape.
 Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes);
-// The contiguous result of a reduction of `x` over `dims`. Negative dims count from the end; an empty list means all
-// dims. The reduced dims get size 1 if `keep_dims`, else they are removed. Checks that each dim exists and occurs once.
+// Returns the contiguous result of a reduction of `x` over `dims`. Negative dims count from the end; an empty list
+// means all dims. If `keep_dims`, the reduced dims get size 1, otherwise they are removed. Checks that each dim exists
+// and occurs once.
 Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims);
 
 bool is_contiguous(In tensor);
 
-// Whether the tensor is dense and channels last: dim 1 of 4 or 5 is innermost. A tensor with one channel or one
-// position is also contiguous.
+// Returns whether the tensor is dense and channels last, so that dim 1 of 4 or 5 dims is innermost. A tensor with one
+// channel or one position is also contiguous.
 bool fits_channels_last(In tensor);
 
-// The same, excluding contiguous tensors.
+// The same, but returns false for contiguous tensors.
 inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
 
-// A channels-last result of these sizes: dim 1 of 4 or 5 is innermost.
+// Returns a channels-last result of these sizes: dim 1 of 4 or 5 dims is innermost.
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);
 
 int64_t element_count(In tensor);
 
-// The layout of a pointwise input: that of a tensor, or, for an object that computes values from indices, that of a
-// contiguous result.
+// Returns the layout of a pointwise input: the layout of a tensor, or, for an object that computes values from indices,
+// the layout of a contiguous result.
 inline In places(In tensor, In) { return tensor; }
 template <class Source>
 In places(const Source&, In row_major) {
@@ -50,7 +53,7 @@ In places(const Source&, In row_major) {
 
 inline constexpr int kMaxOperands = 4;
 
-// The index space of a kernel over a result and its broadcast inputs. Dims of size 1 are dropped. The others are
+// The index space of a kernel over a result and its broadcast inputs. Dims of size 1 are dropped. The other dims are
 // ordered by the strides of the result, outermost first, and merged where all operands allow it. Operand 0 is the
 // result.
 struct Loop {
@@ -67,11 +70,11 @@ struct Loop {
   }
 };
 
-// The loop over every element.
+// Returns the loop over every element.
 Loop element_loop(Out result, std::initializer_list<In> inputs);
 
-// The loop over the rows (all dims but the last) of tensors of one shape. Strides are those between the first elements
-// of rows.
+// Returns the loop over the rows (all dims but the last) of tensors of one shape. Strides are between the first
+// elements of rows.
 Loop row_loop(const In* tensors, int count);
 
 // The two loops of a reduction over `dims` of x, both in the memory order of x. `reduced` has checked the dims. The

@@ -1,4 +1,4 @@
-// The names of the CUDA backends of linear layers, which linear_act's `backend` argument takes on every device.
+// The names of the CUDA backends of linear layers. linear_act's `backend` argument accepts these names on every device.
 #pragma once
 
 #include <array>
@@ -8,13 +8,14 @@
 
 namespace fuseconv::linear {
 
-// cublaslt: one call with its epilogue. sm90: our fused kernel for Hopper. cublas: cublaslt's GEMM, then one
-// elementwise pass, in place or, if gated, from the problem's scratch to y. aten: the host framework's GEMM, then that
-// pass. sm80: our fused kernel for Ampere and later. tf32x3: our fused f32 kernel for the tensor cores of Hopper.
+// cublaslt: one cuBLASLt call with its epilogue. sm90: fuseconv's fused kernel for Hopper. cublas: cublaslt's GEMM
+// followed by one elementwise pass, which works in place or, for a gated layer, from the problem's scratch to y. aten:
+// the host framework's GEMM followed by the same pass. sm80: fuseconv's fused kernel for Ampere and later. tf32x3:
+// fuseconv's fused f32 kernel for Hopper's Tensor Cores.
 enum class Backend : int32_t { cublaslt, sm90, cublas, aten, sm80, tf32x3 };
 inline constexpr std::array<std::string_view, 6> kBackends = {"cublaslt", "sm90", "cublas", "aten", "sm80", "tf32x3"};
 
-// One of kBackends, or "auto" for no particular one. Throws std::runtime_error otherwise.
+// Parses one of kBackends, or "auto", which gives no backend. Throws std::runtime_error for any other name.
 std::optional<Backend> parse_backend(const char* op, std::string_view name);
 
 }  // namespace fuseconv::linear

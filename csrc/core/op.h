@@ -1,8 +1,8 @@
-// An op is a struct:
+// An op is a struct with these members:
 //
-//   name, schema                                the latter as torch reads it
+//   name, schema                                the schema has torch's syntax
 //   Args                                        a field per argument of the schema, in order
-//   outputs(args)                               checks them; a Spec per result
+//   outputs(args)                               checks the arguments and returns a Spec per result
 //   run<Target>(host, args, results...)         computes the results on the CPU or on CUDA
 //   in_onnx_runtime                             optional: false for an op that ONNX Runtime's libraries leave out
 //
@@ -30,7 +30,7 @@ struct CudaTarget {
   using Host = CudaHost;
 };
 
-// The number of arguments in a schema.
+// Returns the number of arguments in a schema.
 constexpr size_t argument_count(std::string_view schema) {
   size_t commas = 0;
   for (const char c : schema.substr(0, schema.find(") ->"))) {
@@ -44,7 +44,8 @@ inline constexpr size_t kArguments = argument_count(Op::schema);
 template <class Op>
 inline constexpr size_t kResults = std::tuple_size_v<decltype(Op::outputs(std::declval<const typename Op::Args&>()))>;
 
-// The Args of a call. `make(i)` returns an object for argument i, as described above. They are created in order.
+// Creates the Args of a call. `make(i)` returns an object for argument i, as described above. Arguments are created in
+// order.
 template <class Op, class Make>
 typename Op::Args make_args(Make make) {
   return [&]<size_t... I>(std::index_sequence<I...>) {
@@ -52,7 +53,7 @@ typename Op::Args make_args(Make make) {
   }(std::make_index_sequence<kArguments<Op>>());
 }
 
-// Op::run, compiled once per target, in the file that CMake generates from ops/instantiation.in.
+// Calls Op::run. It is compiled once per target, in the file that CMake generates from ops/instantiation.in.
 template <class Op, class Target>
 struct OpKernel {
   static void run(typename Target::Host& host, const typename Op::Args& args,

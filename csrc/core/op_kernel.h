@@ -1,4 +1,5 @@
-// Included where the kernels of an op are compiled: OpKernel::run. Bindings only declare it.
+// Defines OpKernel::run, and is included only where the kernels of an op are compiled. Bindings only declare
+// OpKernel::run.
 #pragma once
 
 #include "core/op.h"

@@ -1,20 +1,20 @@
-// Tensors as the kernels see them: plain views without a framework. Sizes and strides are in elements.
+// Tensors as the kernels see them: plain views that need no framework. Sizes and strides are in elements.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv {
 
-// More dims than any layer has. Bindings reject a tensor with more.
+// No layer needs this many dims. Bindings reject a tensor with more.
 inline constexpr int kMaxRank = 16;
 
-// The four dtypes that kernels compute in, and i64 for values such as a seed that are passed in a tensor.
+// The four dtypes in which kernels compute, and i64 for values that are passed in a tensor, such as a seed.
 enum class Dtype : int32_t { f32, f64, f16, bf16, i64, other };
 
-// Bytes of an element.
+// Returns the number of bytes per element.
 constexpr int64_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
-// A tensor that is read. The host owns the data and the two arrays of `rank` numbers until the end of the call.
+// A tensor that is read. Until the end of the call, the host owns the data and the two arrays of `rank` numbers.
 struct In {
   const void* data;
   Dtype dtype;
@@ -28,7 +28,7 @@ struct InI64 : In {
   InI64(In tensor) : In(tensor) {}
 };
 
-// A tensor that is written: uninitialized, allocated by the host as described by `outputs`.
+// A tensor that is written. The host allocates it as `outputs` describes; its memory is uninitialized.
 struct Out {
   void* data;
   Dtype dtype;
@@ -39,7 +39,7 @@ struct Out {
   operator In() const { return {data, dtype, rank, sizes, strides}; }
 };
 
-// A tensor that an op asks the host to allocate. Also used as the shape of a tensor that does not exist yet.
+// A tensor that an op asks the host to allocate. Also describes the shape of a tensor that does not exist yet.
 struct Spec {
   Dtype dtype;
   int32_t rank;

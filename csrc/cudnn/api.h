@@ -1,6 +1,6 @@
-// The functions and numbers of cuDNN 9's backend interface that convolutions need. The library is the one that torch
-// has loaded, found by its name: neither its headers nor the library are needed to build. The numbers are those of
-// cudnn_graph.h, and stay the same in all of cuDNN 9.
+// The functions and constants of cuDNN 9's backend interface that convolutions need. The library is found by name among
+// the libraries that torch has loaded, so the build needs neither cuDNN's headers nor its library. The constants are
+// those of cudnn_graph.h, which stay the same in all of cuDNN 9.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct Functions {
   size_t (*version)();
 };
 
-// The functions of the loaded library; null if the process has no cuDNN 9.
+// Returns the functions of the loaded library, or null if the process has no cuDNN 9.
 const Functions* functions();
 
-// A handle of this thread for the current device, or null without cuDNN.
+// Returns this thread's handle for the current device, or null without cuDNN.
 Handle handle_of_thread();
 
 enum Kind {
@@ -122,7 +122,7 @@ enum Number {
   kNondeterministic = 4,
 };
 
-// What cuDNN answers when it does not do what it was asked for.
+// Thrown if a call of cuDNN returns an error.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -1,5 +1,5 @@
-// A convolution and what follows it as operations of cuDNN, and the configurations of engines that cuDNN proposes for
-// them.
+// Describes a convolution and the operations that follow it as cuDNN operations, and lists the engine configurations
+// that cuDNN proposes for them.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ inline constexpr size_t kProposals = 64;
 inline constexpr size_t kKnobs = 64;
 inline constexpr int64_t kMostNotes = 16;
 
-// The tensors of the operations.
+// Identifies the tensors of the operations.
 enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kFirstVirtual };
 
-// The name of a configuration among the tactics of a problem: the engine and its knobs, as cuDNN numbers them.
+// Returns the name under which a configuration is stored as a tactic: the engine and its knobs, as cuDNN numbers them.
 inline std::string name_of(const Descriptor& configuration) {
   const Descriptor engine(kEngine);
   BackendDescriptor raw = engine.get();
@@ -49,7 +49,7 @@ inline std::string name_of(const Descriptor& configuration) {
   return name;
 }
 
-// The operations of a problem, and the configurations of engines that cuDNN proposes for them.
+// The operations of a problem, and the engine configurations that cuDNN proposes for them.
 class Graph {
  public:
   Graph(Handle handle, const Problem& p) {
@@ -66,7 +66,7 @@ class Graph {
         .set(kConvolutionPostPaddings, copy(p.parameters.padding_after))
         .set(kConvolutionDilations, copy(p.parameters.dilation))
         .finalize();
-    // cuDNN's engines take the residual before the bias.
+    // cuDNN's engines add the residual before the bias.
     int steps = (p.residual ? 1 : 0) + (p.bias ? 1 : 0) + (p.relu ? 1 : 0);
     const auto result = [&]() -> const Descriptor& {
       return steps-- == 0 ? tensor(kY, type, p.y) : tensor(next_++, kFloat, p.y, true);
@@ -118,7 +118,7 @@ class Graph {
  private:
   static std::vector<int64_t> copy(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
 
-  // [1, O, 1, 1], channels last.
+  // Returns the bias as [1, O, 1, 1], channels last.
   static Spec contiguous_bias(const Problem& p) {
     int64_t sizes[kMaxRank];
     std::fill_n(sizes, p.y.rank, 1);
@@ -128,7 +128,7 @@ class Graph {
 
   Descriptor& made(Kind kind) { return *kept_.emplace_back(std::make_unique<Descriptor>(kind)); }
 
-  // A tensor of these sizes, channels last.
+  // Creates a channels-last tensor of these sizes.
   const Descriptor& tensor(int64_t id, int type, In shape, bool is_virtual = false) {
     const Spec spec = channels_last(shape.dtype, shape.rank, shape.sizes);
     Descriptor& tensor = made(kTensor);

@@ -1,4 +1,4 @@
-// Activations in the epilogue of a GEMM: y = act(x), x = accumulator + bias, computed in f32.
+// Activations in the epilogue of a GEMM: y = act(x), where x = accumulator + bias, computed in f32.
 //
 // The functions of the sigmoid family are h + h tanh(u) or 0.5 + 0.5 tanh(u) with h = x / 2. The factor 1/2 is folded
 // into the FFMA that adds the bias: `apply` takes h = kScale * x.
@@ -24,7 +24,7 @@ __device__ __forceinline__ float tanh_gelu_argument(float h) {
 // x sigmoid(2u)
 __device__ __forceinline__ float gate(float h, float u) { return h + h * arch::tanh_approx(u); }
 
-// An activation without a fast form below is computed by core/activation.h, in f32.
+// Activations without a fast variant below are computed by core/activation.h, in f32.
 template <Activation::Name kActivation>
 struct Epilogue : Constant<kActivation>::functor {
   static constexpr float kScale = 1.0f;
@@ -67,7 +67,7 @@ struct Epilogue<Activation::silu> {
   static __device__ __forceinline__ float apply(float h) { return gate(h, h); }
 };
 
-// The epilogue of an activation with its parameter.
+// Returns the epilogue of an activation, with its parameter.
 template <Activation::Name kActivation>
 __device__ __forceinline__ Epilogue<kActivation> epilogue_of([[maybe_unused]] Activation activation) {
   if constexpr (std::is_empty_v<Epilogue<kActivation>>) {

@@ -1,4 +1,4 @@
-// The CUDA backends of a linear layer behind one interface.
+// One interface for all CUDA backends of a linear layer.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,22 @@
 
 namespace fuseconv::linear {
 
-// A backend and its variant: the rank of a cuBLAS algorithm, the code of an sm90 configuration, or an sm80 tile.
+// A backend and its variant: the rank of a cuBLAS algorithm, the code of an sm90 configuration, or the index of an sm80
+// or tf32x3 tile.
 struct Choice {
   Backend backend;
   int32_t variant;
 };
 
-// Returns why a backend does not support a problem. Empty if it does.
+// Returns why a backend does not support a problem, or an empty string if it does.
 std::string refuses(Backend backend, const Problem& problem);
 
-// The choices worth timing for a problem, of one backend if `only` names one. The first is used without timing. Empty
-// if no backend supports the problem.
+// Returns the choices worth timing for a problem, restricted to one backend if `only` names one. The first choice is
+// used if nothing is timed. Empty if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
 
-// The bytes of scratch memory that a choice needs, for the product [m, 2n] of a gated layer. 0 for most.
+// Returns the bytes of scratch memory that a choice needs for the product [m, 2n] of a gated layer. Most choices need
+// 0.
 size_t scratch_bytes(const Problem& problem, Choice choice);
 
 // Enqueues the work on the problem's stream. Allowed during stream capture. Throws std::runtime_error.
@@ -31,11 +33,11 @@ void run(const Problem& problem, Choice choice);
 
 std::string to_string(Choice choice);
 
-// The name of a choice among the tactics of a problem. It means the same for every size: an algorithm of cuBLAS is
-// named by its configuration, not by its rank.
+// Returns the name under which a choice is stored as a tactic. The name means the same for every size: a cuBLAS
+// algorithm is named by its configuration, not by its rank.
 std::string name_of(const Problem& problem, Choice choice);
 
-// The choice of that name. None if the problem cannot be computed by it.
+// Returns the choice of that name, or nothing if it cannot compute the problem.
 std::optional<Choice> named(const Problem& problem, const std::string& name);
 
 }  // namespace fuseconv::linear

@@ -1,4 +1,4 @@
-// Backend `cublaslt`: one cublasLtMatmul with an epilogue of cuBLAS and one of its algorithms.
+// Backend `cublaslt`: one cublasLtMatmul call with one of cuBLAS's epilogues and one of its algorithms.
 #pragma once
 
 #include <optional>
@@ -9,32 +9,33 @@
 namespace fuseconv::linear::cublaslt {
 
 // Returns why one call cannot compute the problem, or an empty string. cuBLAS 13 has the epilogues bias, relu and
-// gelu_tanh, and adds a residual only if there is no activation before it.
+// gelu_tanh, and adds a residual only if no activation precedes it.
 std::string refuses(const Problem& problem);
 
-// The number of algorithms that cuBLAS proposes for this problem, best guess first. At most 16.
+// Returns the number of algorithms that cuBLAS proposes for this problem, at most 16. They are ranked, best guess
+// first.
 int algorithms(const Problem& problem);
 
-// Whether there is an algorithm for this problem. Asks cuBLAS only if `named` found none.
+// Returns whether there is an algorithm for this problem. Asks cuBLAS only if `named` found none.
 bool runs(const Problem& problem);
 
-// The rank of the algorithm of that name, if it computes this problem. None otherwise. cuBLAS is not asked for its
-// proposals, which takes as long as many kernels.
+// Returns the rank of the algorithm of that name, or nothing if it cannot compute this problem. Does not ask cuBLAS for
+// its proposals, which takes as long as many kernels.
 std::optional<int> named(const Problem& problem, const std::string& name);
 
-// Runs the algorithm of that rank on the problem's stream, with the product multiplied by `scale`. Throws
+// Runs the algorithm of that rank on the problem's stream and multiplies the product by `scale`. Throws
 // std::runtime_error if the problem is not supported or cuBLAS fails.
 void run(const Problem& problem, int algorithm, double scale = 1.0);
 
-// Whether an algorithm propagates NaN. cuBLAS does not guarantee it for relu, and some versions returned 0. Runs the
-// algorithm once with a NaN factor, overwrites y, and waits.
+// Returns whether an algorithm propagates NaN. cuBLAS does not guarantee this for relu, and some versions returned 0.
+// Runs the algorithm once with a NaN factor, overwrites y, and waits for the result.
 bool keeps_nan(const Problem& problem, int algorithm);
 
-// The configuration of the algorithm of that rank: id, tile, stages, split-K, reduction, swizzle, option, inner shape
-// and cluster shape, as cuBLAS numbers them.
+// Returns the configuration of the algorithm of that rank: id, tile, stages, split-K, reduction, swizzle, option, inner
+// shape and cluster shape, as cuBLAS numbers them.
 std::string name_of(const Problem& problem, int algorithm);
 
-// The version of the loaded library, for which algorithms and timings are valid.
+// Returns the version of the loaded library, for which algorithms and timings are valid.
 size_t version();
 
 }  // namespace fuseconv::linear::cublaslt

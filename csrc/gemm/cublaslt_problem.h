@@ -1,4 +1,4 @@
-// A problem in the terms of cuBLASLt: its descriptors, and the algorithms that are proposed for it.
+// Expresses a problem in terms of cuBLASLt: its descriptors, and the algorithms that cuBLASLt proposes for it.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,7 +19,7 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t weight, x, residual, y;
 };
 
-// Throws std::runtime_error that names the call if it failed.
+// Throws std::runtime_error, naming the call, if the call failed.
 void check(cublasStatus_t status, const char* call);
 
 template <class T>
@@ -29,15 +29,16 @@ void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t n
 
 Descriptors describe(const Problem& problem);
 
-// At most kProposals algorithms, best guess first. Takes as long as several kernels.
+// Returns the proposed algorithms, best guess first, at most kProposals. Takes as long as several kernels.
 std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, const Problem& problem, Descriptors& descriptors);
 
-// The configuration of an algorithm: id, tile, stages, split-K, reduction, swizzle, option, inner shape and cluster
-// shape, as cuBLAS numbers them.
+// Returns the configuration of an algorithm: id, tile, stages, split-K, reduction, swizzle, option, inner shape and
+// cluster shape, as cuBLAS numbers them.
 std::string name_of(const cublasLtMatmulAlgo_t& algorithm);
 
-// The algorithm of that name for the elements of a problem, the same that cuBLAS proposes under it, whatever the sizes.
-// None if cuBLAS has no such algorithm. Takes less than a microsecond; `propose` takes hundreds.
+// Returns the algorithm of that name for the element types of a problem. This is the same algorithm that cuBLAS
+// proposes under that name, whatever the sizes. Returns nothing if cuBLAS has no such algorithm. Takes less than a
+// microsecond; `propose` takes hundreds.
 std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle, const Problem& problem,
                                                  const std::string& name);
 

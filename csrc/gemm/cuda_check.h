@@ -1,4 +1,4 @@
-// Converts CUDA status codes to exceptions, and tells the properties of the current device.
+// Converts CUDA status codes to exceptions, and queries properties of the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@ inline void cuda_check(cudaError_t status, const char* call) {
   }
 }
 
-// An attribute of the current device.
+// Returns an attribute of the current device.
 inline int device_attribute(cudaDeviceAttr name) {
   int device, value;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -24,12 +24,13 @@ inline int device_attribute(cudaDeviceAttr name) {
   return value;
 }
 
-// The name of the current device.
+// Returns the name of the current device.
 inline std::string device_name() {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   static std::mutex mutex;
-  static std::map<int, std::string>& names = *new std::map<int, std::string>;  // kernels may run after static objects
+  // not destroyed: kernels may run after static objects are destroyed
+  static std::map<int, std::string>& names = *new std::map<int, std::string>;
   const std::lock_guard lock(mutex);
   std::string& name = names[device];
   if (name.empty()) {

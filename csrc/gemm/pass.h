@@ -1,12 +1,12 @@
-// One elementwise pass for what the GEMM's epilogue did not compute: y = act(y + bias) + residual, in place, or, if
-// gated, y[m, n] = act(scratch[m, n] + bias[n]) * (scratch[m, N + n] + bias[N + n]).
+// One elementwise pass for the part of a layer that the GEMM's epilogue did not compute: y = act(y + bias) + residual,
+// in place, or, if gated, y[m, n] = act(scratch[m, n] + bias[n]) * (scratch[m, N + n] + bias[N + n]).
 #pragma once
 
 #include "gemm/problem.h"
 
 namespace fuseconv::linear {
 
-// Uses the problem's y, m, n, y_stride, bias, activation, residual, gated, scratch and stream. Throws
+// Runs the pass. Uses the problem's y, m, n, y_stride, bias, activation, residual, gated, scratch and stream. Throws
 // std::runtime_error if CUDA fails.
 void pass(const Problem& problem);
 

@@ -1,5 +1,5 @@
-// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or, if gated, with the halves g and u of
-// weight and bias: y = act(x wg^T + bg) (x wu^T + bu). Plain data without a framework.
+// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or, if gated, y = act(x wg^T + bg) (x wu^T
+// + bu), where g and u denote the halves of weight and bias. Plain data without a framework.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +12,41 @@ namespace fuseconv::linear {
 
 using Element = Dtype;
 
-// Sizes and strides are in elements. Rows are contiguous; only the stride between rows is free.
+// Sizes and strides are in elements. Rows are contiguous; the stride between rows is arbitrary.
 struct Problem {
   Element element;
   Activation activation;
   int64_t m, n, k;
   const void* x;         // [m, k]
-  const void* weight;    // [n, k]; gated: [2n, k], the rows of wg, then those of wu
+  const void* weight;    // [n, k]; gated: [2n, k], the rows of wg, then the rows of wu
   const void* bias;      // [n], gated: [2n]; or null
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; does not overlap any operand
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int32_t tf32;          // f32 only: multiply in TF32
-  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is tested for NaN before use
-  int32_t gated;         // without a residual
-  void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  int32_t tf32;  // f32 only: whether to multiply in TF32
+  // relu only: whether cublaslt may be proposed, because each algorithm is tested for NaN before use
+  int32_t relu_checked;
+  int32_t gated;    // whether the layer is gated; then there is no residual
+  void* workspace;  // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
-  void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
+  void* scratch;  // device memory, 256-byte aligned, of the size that `scratch_bytes` gives for the choice; or null
   void* stream;   // cudaStream_t
-  // The host framework's own z = x w^T + bias on a stream, with dense rows of z, for backend `aten`; or null.
+  // Computes z = x w^T + bias with the host framework's GEMM on a stream, with dense rows of z, for backend `aten`; or
+  // null.
   void (*product)(void* context, void* stream, void* z);
   void* context;
-  int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
-  // A batch of `batch` products of x and weight with these strides between them. The ys are adjacent. 0 means one
-  // product. Only for backend `cublaslt`, without bias and residual.
+  int32_t weight_transposed;  // whether weight is [k, n] in memory, with weight_stride between its rows
+  // The number of products of x and weight in a batch, with these strides between the operands. The results in y are
+  // adjacent. 0 means one product. Only backend `cublaslt` supports a batch, without bias and residual.
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// The largest power of two that divides an address, up to the 16 bytes that vector loads and TMA need. More is not told
-// apart: the constants of a compiled model are aligned to 64, so that equal layers would differ.
+// Returns the largest power of two that divides an address, up to the 16 bytes that vector loads and TMA need. Larger
+// alignments are not distinguished: the constants of a compiled model are aligned to 64, so that equal layers would
+// differ.
 inline int alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 16;
   return static_cast<int>(address & (~address + 1));

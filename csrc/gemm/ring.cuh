@@ -1,11 +1,11 @@
-// A ring buffer of stages in shared memory, as its producer and consumer threads walk it.
+// A ring buffer of stages in shared memory, as its producer and consumer threads traverse it.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv::linear {
 
-// A position in the ring, and the phase parity of the round.
+// A position in the ring, and the phase parity of the current round.
 template <int kStages>
 struct Ring {
   int stage = 0;

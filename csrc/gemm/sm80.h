@@ -8,10 +8,11 @@
 
 namespace fuseconv::linear::sm80 {
 
-// Tile sizes by rows of x and of w.
+// Tile sizes: rows of x by rows of w.
 inline constexpr const char* kShapes[] = {"128x256", "128x128", "64x64"};
 
-// The indices of the tiles for which the device has enough shared memory, best guess first: by waves of tiles.
+// Returns the indices of the tiles for which the device has enough shared memory, best guess first. The guess is based
+// on the number of waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
 // Returns why this backend does not support the problem, or an empty string. Queries the current device.

@@ -1,11 +1,11 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
+//   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for compute capability 8.0 and above.
 //
-// A block multiplies one tile, each warp a part of it. Steps of 64 along k are copied to a ring in shared memory a few
-// steps ahead of their use. A warp loads the fragments of the next 16 along k while it multiplies the current 16. The
-// tile then goes through shared memory, in f32, so that bias, residual and y are accessed 16 bytes per thread, and
-// gates and ups are in the same thread.
+// A block multiplies one tile, and each warp a part of the tile. Steps of 64 along k are copied to a ring in shared
+// memory a few steps ahead of their use. A warp loads the fragments of the next 16 along k while it multiplies the
+// current 16. The tile then goes through shared memory, in f32, so that each thread accesses bias, residual and y 16
+// bytes at a time, and holds both the gates and the ups of its elements.
 #pragma once
 
 #include "arch/sm80.cuh"
@@ -27,8 +27,8 @@ struct Arguments {
   Activation activation;
 };
 
-// kRows of x by kColumns of w; a warp has kWarpRows by kWarpColumns of them. kStages steps of kDepth along k are in
-// flight. The columns are rows of w: if gated, the first half are gates and the second half ups.
+// A tile of kRows of x by kColumns of w. A warp computes kWarpRows by kWarpColumns of the tile. kStages steps of kDepth
+// along k are in flight. The columns are rows of w: if gated, the first half are gates and the second half ups.
 template <class T, int rows, int columns, int warp_rows, int warp_columns, int stages, bool gated>
 struct Tile {
   using Element = T;
@@ -37,35 +37,35 @@ struct Tile {
   static constexpr bool kGated = gated;
   static constexpr int kYColumns = gated ? columns / 2 : columns, kWarpsAcross = columns / warp_columns;
   static constexpr int kThreads = 32 * (rows / warp_rows) * kWarpsAcross, kBlocks = 256 / kThreads;
-  static constexpr int kPieces = kDepth / 8;  // of 16 bytes in a row
+  static constexpr int kPieces = kDepth / 8;  // the number of 16-byte pieces in a row
   static constexpr uint32_t kRowBytes = kDepth * 2, kXBytes = rows * kRowBytes,
                             kStageBytes = (rows + columns) * kRowBytes;
   static constexpr uint32_t kRing = kStages * kStageBytes, kStaging = rows * columns * 4;
   static constexpr uint32_t kBytes = kRing > kStaging ? kRing : kStaging;
 };
 
-// A 16-byte piece of a row, swizzled so that the same piece of 8 rows lies in different banks.
+// Returns the offset of a 16-byte piece of a row, swizzled so that the same piece of 8 rows lies in different banks.
 template <class Tile>
 __device__ __forceinline__ uint32_t ring_offset(int row, int piece) {
   return row * Tile::kRowBytes + ((piece ^ row % 8) << 4);
 }
 
-// The staging address of the f32 at [row, column] of the tile. Pairs of one fragment, and runs of 4 of one row, have no
-// bank conflicts.
+// Returns the staging address of the f32 at [row, column] of the tile. Pairs of one fragment, and runs of 4 elements of
+// one row, have no bank conflicts.
 template <int kColumns>
 __device__ __forceinline__ int staging_offset(int row, int column) {
   const int block = column / 8 ^ row % 4;
   return row * kColumns + block * 8 + (column / 4 % 2 ^ block / 4 % 2) * 4 + column % 4;
 }
 
-// One thread's share of the copies of kCount rows: one piece of every kStep-th row. The rows from kHalf on are `up`
-// bytes further.
+// One thread's share of copying kCount rows: one piece of every kStep-th row. The rows from kHalf on are `up` bytes
+// further.
 template <class Tile, int kCount, int kHalf>
 struct Copier {
   static constexpr int kStep = Tile::kThreads / Tile::kPieces;
   const char* from;
   int64_t stride, up;
-  int rows;  // that exist from the first one on, in each half
+  int rows;  // the number of rows that exist from the first row on, in each half
   uint32_t to;
 
   __device__ __forceinline__ Copier(const void* data, int64_t row_stride, int first_row, int count, uint32_t shared)
@@ -76,8 +76,8 @@ struct Copier {
     to = shared + ring_offset<Tile>(row, piece);
   }
 
-  // `left` is the number of bytes from this thread's piece to the end of the row. Bytes past the end are not read and
-  // become zeros.
+  // Copies this thread's pieces of one step. `left` is the number of bytes from this thread's piece to the end of the
+  // row. Bytes past the end are not read and become zeros.
   __device__ __forceinline__ void copy_step(uint32_t stage, int left) {
     const int bytes = min(max(left, 0), 16);
 #pragma unroll
@@ -92,7 +92,7 @@ struct Copier {
 template <class Tile>
 struct Fragments {
   uint32_t x[Tile::kWarpRows / 16][4];
-  uint32_t w[Tile::kWarpColumns / 16][4];  // columns 0-7 of 16 in the first two, 8-15 in the others
+  uint32_t w[Tile::kWarpColumns / 16][4];  // columns 0-7 of 16 in the first two elements, columns 8-15 in the others
 
   __device__ __forceinline__ void load(uint32_t from_x, uint32_t from_w) {
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ float to_float(T value) {
   return static_cast<float>(value);
 }
 
-// Eight elements of which the first `count` exist.
+// Loads eight elements, of which the first `count` exist.
 template <class T>
 __device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
   Eight<T> eight{};
@@ -132,7 +132,7 @@ __device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
   return eight;
 }
 
-// Writes the staged tile to y. A thread has 8 columns, the same in each of its rows.
+// Writes the staged tile to y. A thread writes 8 columns, the same in each of its rows.
 template <class Tile, Activation::Name kActivation>
 __device__ __forceinline__ void finish(const Arguments& a, const float* staging, int first_row, int first_column) {
   using T = typename Tile::Element;
@@ -211,7 +211,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
   with_constant(a.activation, [&]<class C>(C) { finish<Tile, C::value>(a, staging, row, column); });
 }
 
-// Rasterization: tiles are walked down in groups of 8 rows, column by column, so that w stays in L2.
+// Rasterization: tiles are visited column by column in strips of 8 rows of tiles, so that w stays in L2.
 __device__ __forceinline__ int2 place(const Arguments& a) {
   constexpr int kStrip = 8;
   const int strip = blockIdx.x / (kStrip * a.column_tiles), within = blockIdx.x % (kStrip * a.column_tiles);

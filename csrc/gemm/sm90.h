@@ -1,4 +1,5 @@
-// Backend `sm90`: one fused kernel for Hopper, f16 and bf16, every activation, bias and residual.
+// Backend `sm90`: one fused kernel for Hopper: f16 and bf16, the activations of sm90_kernel_table.h, bias, residual,
+// gated.
 #pragma once
 
 #include <string>
@@ -8,26 +9,26 @@
 
 namespace fuseconv::linear::sm90 {
 
-// Tile sizes by rows and columns. The warpgroups of a block work in ping-pong or, where the name says so, cooperatively
-// on one tile.
+// Tile sizes: rows by columns. The warpgroups of a block work in ping-pong, or cooperatively on one tile where the name
+// says "together".
 inline constexpr const char* kShapes[] = {"128x128", "128x160",          "128x176",
                                           "64x128",  "128x192 together", "64x64 together"};
 
 // A launch configuration: the tile, and the placement of blocks.
 struct Configuration {
-  int shape;                 // index into kShapes
-  int cluster_m, cluster_n;  // 1 or 2 blocks that share multicast copies of w, of x
-  int strip;                 // rasterization: rows of cluster tiles that are walked together
+  int shape;                 // the index into kShapes
+  int cluster_m, cluster_n;  // the number of blocks, 1 or 2, that share multicast copies of w and of x
+  int strip;                 // rasterization: the rows of cluster tiles that are visited together
   bool early;                // PDL (programmatic dependent launch): may start before the preceding grid ends
 };
 
-// Converts a configuration to and from one number, for the timing of one.
+// Convert a configuration to one number and back, so that a Choice can store it.
 int encode(const Configuration& configuration);
 Configuration decode(int code);
 std::string to_string(const Configuration& configuration);
 
-// The configurations worth timing for a problem, best guess first. The guess is the number of waves of tiles, and per
-// step along k the larger of the Tensor Core time and the time to copy the tiles to shared memory.
+// Returns the configurations worth timing for a problem, best guess first. The guess is based on the number of waves of
+// tiles and, per step along k, on the larger of the Tensor Core time and the time to copy the tiles to shared memory.
 std::vector<Configuration> configurations(const Problem& problem);
 
 // Returns why this backend does not support the problem, or an empty string. Queries the current device.

@@ -5,16 +5,16 @@
 
 namespace fuseconv::linear::sm90 {
 
-// Division by a number known at launch: the high half of the product with 2^64 / divisor, rounded up.
+// Divides by a number known at launch. The quotient is the high half of the product with 2^64 / divisor, rounded up.
 struct Divisor {
-  uint64_t inverse;  // 0 stands for 2^64: a divisor of 1
+  uint64_t inverse;  // 0 stands for 2^64, which is the inverse of 1
   int value;
 
   static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
 };
 
-// Which of hard_swish, hard_sigmoid, relu6 and leaky_relu is computed: min(max(scale x + shift, 0), high), times x for
-// hard_swish; or x where it is not negative, and scale x elsewhere.
+// Selects which of hard_swish, hard_sigmoid, relu6 and leaky_relu is computed. The first three are min(max(scale x +
+// shift, 0), high), times x for hard_swish. leaky_relu is x where x is not negative, and scale x elsewhere.
 struct Pieces {
   float scale, shift, high;
   enum { clipped, clipped_times_x, two } form;
@@ -25,15 +25,15 @@ struct Arguments {
   const void* residual;
   int64_t residual_stride;
   int m, n;
-  uint32_t x_bytes;          // of a tile of x; fewer than the tile if y has fewer rows
-  int steps;                 // of 64 along k
+  uint32_t x_bytes;          // the bytes of a tile of x; fewer than a full tile if y has fewer rows
+  int steps;                 // the number of steps of 64 along k
   int cluster_m, cluster_n;  // blocks per cluster along the rows and the columns of y
-  int tiles;                 // cluster tiles
-  // Rasterization: cluster tiles are walked down the rows of a strip, column by column, then strip by strip, so that w
+  int tiles;                 // the number of cluster tiles
+  // Rasterization: cluster tiles are visited column by column, down the rows of a strip, then strip by strip, so that w
   // stays in L2.
-  Divisor strip;        // tiles per whole strip
-  Divisor height;       // rows of tiles per whole strip
-  Divisor last_height;  // and in the last strip
+  Divisor strip;        // the number of tiles per whole strip
+  Divisor height;       // the rows of tiles per whole strip
+  Divisor last_height;  // the rows of tiles in the last strip
   int strips;
   Pieces pieces;
 };

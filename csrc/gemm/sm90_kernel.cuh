@@ -1,11 +1,11 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
+//   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for Hopper (sm_90a).
 //
-// A persistent grid. In each block two producer warps copy tiles of x and w with TMA to a ring in shared memory. The
-// consumer warpgroups work in ping-pong: the first has the block's even tiles, the second the odd ones, so that one
-// uses the Tensor Cores while the other computes its activations. (If there is one tile per block, each has half of
-// it.) Each warp writes its own 16 rows of a band to y, 64 columns at a time, and synchronizes only within itself.
+// The grid is persistent. In each block, two producer warps copy tiles of x and w with TMA to a ring in shared memory.
+// The consumer warpgroups work in ping-pong: the first takes the block's even tiles, the second the odd tiles, so that
+// one uses the Tensor Cores while the other computes its activations. (If there is one tile per block, each takes half
+// of it.) Each warp writes its own 16 rows of a band to y, 64 columns at a time, and synchronizes only within itself.
 #pragma once
 
 #include <type_traits>
@@ -45,9 +45,9 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
 }
 
-// Producer: one thread each for x and w copies the tiles of this block's consumers. In a cluster, the blocks that need
-// the same rows of x or w each multicast a part of them to all. Past a.m and a.n a tile may hold anything, because it
-// affects only rows and columns that y does not have.
+// Producer: one thread for x and one for w copy the tiles of this block's consumers. In a cluster, the blocks that need
+// the same rows of x or w each multicast a part of these rows to all of the blocks. Past a.m and a.n a tile may contain
+// anything, because this affects only rows and columns that y does not have.
 template <class Tile, bool kIsX>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
                                            int cluster, int clusters) {
@@ -80,14 +80,14 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   }
 }
 
-// The first column of a chunk. The last chunk ends at the end of the tile and may overlap the one before it.
+// Returns the first column of a chunk. The last chunk ends at the end of the tile and may overlap the previous chunk.
 template <class Tile>
 __device__ constexpr int chunk_column(int chunk) {
   constexpr int kLast = Tile::kYColumns - Tile::kChunk;
   return Tile::kChunk * chunk < kLast ? Tile::kChunk * chunk : kLast;
 }
 
-// A thread's elements of 16 rows by 64 columns: 2 of every 8 columns, in rows r and r + 8.
+// Loads a thread's elements of 16 rows by 64 columns: 2 of every 8 columns, in rows r and r + 8.
 template <class Element>
 __device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Arguments& a, int row, int column) {
 #pragma unroll
@@ -119,8 +119,8 @@ __device__ __forceinline__ Epilogue epilogue_of(const Arguments& a) {
   }
 }
 
-// Writes 16 rows of a chunk, those of one warp, from accumulators to y through `shared`, where the 16-byte pieces of a
-// row are swizzled as in the tensor map of y. The ups of a gated tile are kYColumns after its gates.
+// Writes the 16 rows of one warp in a chunk from accumulators to y. The rows go through `shared`, where the 16-byte
+// pieces of a row are swizzled as in the tensor map of y. The ups of a gated tile start kYColumns after its gates.
 template <class Element, class Epilogue, bool kResidual, class Tile>
 __device__ __forceinline__ void finish(const Arguments& a, const float* accumulators, const uint32_t* bias,
                                        const uint32_t* residual, uint32_t shared, int lane) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
     }
   };
   // Ping-pong: named barrier 1 + g starts the turn of group g. A group must not test the ring before its turn, because
-  // the phase parity distinguishes a round only from its neighbours.
+  // the phase parity distinguishes a round only from the adjacent rounds.
   if (Tile::kTurns && group == 1) {
     at.skip(a.steps);
     named_barrier_arrive(1, 256);
@@ -208,7 +208,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       for (int k = 0; k < Tile::kDepth / 16; ++k) {
 #pragma unroll
         for (int band = 0; band < Tile::kBands; ++band) {
-          // 16 columns are 32 bytes and 64 rows are 8192 bytes, in units of 16 bytes.
+          // In units of 16 bytes: 16 columns are 32 bytes, and 64 rows are 8192 bytes.
           wgmma<Element, Tile::kColumns>(d[band], x + 2 * k + 512 * band, w + 2 * k, step > 0 || k > 0);
         }
       }
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     linear_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                   const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Arguments a) {
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes, at the same address in every block of a cluster.
+  // Swizzled tiles start at multiples of 1024 bytes, and at the same address in every block of a cluster.
   const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
   const int blocks = a.cluster_m * a.cluster_n;
   // A cluster has 1, 2 or 4 blocks.

@@ -1,12 +1,14 @@
-// The compiled kernels by activation. Each line of the list has its own translation unit, made from sm90_kernels.cu.
+// The compiled kernels by activation. Each entry of the list has its own translation unit, compiled from
+// sm90_kernels.cu.
 #pragma once
 
 #include "gemm/problem.h"
 
 namespace fuseconv::linear::sm90 {
 
-// The activations that have kernels. Those of hard_swish compute hard_sigmoid, relu6 and leaky_relu too; a product with
-// another activation is left to other backends. Each is slow to compile. csrc/gemm/backends.cmake reads this.
+// The activations that have kernels. The kernels of hard_swish also compute hard_sigmoid, relu6 and leaky_relu. Other
+// backends handle a product with any other activation. Each entry is slow to compile. csrc/gemm/backends.cmake reads
+// this list.
 #define FUSECONV_SM90_ACTIVATIONS(DO) \
   DO(none)                            \
   DO(relu)                            \
@@ -16,24 +18,25 @@ namespace fuseconv::linear::sm90 {
   DO(sigmoid)                         \
   DO(hard_swish)
 
-// A __global__ function and what is needed to launch it.
+// A __global__ function and the numbers needed to launch it.
 struct Kernel {
   const void* function;
-  int rows, columns;  // of a block's tile of y
-  int w_rows;         // that it takes
-  int chunk;          // columns of y that are stored at once
+  int rows, columns;  // the size of a block's tile of y
+  int w_rows;         // the rows of w that a tile reads
+  int chunk;          // the columns of y that are stored at once
   int threads;
   unsigned shared_bytes;
-  int groups;  // consumer warpgroups
-  bool turns;  // ping-pong: each has whole tiles
+  int groups;  // the number of consumer warpgroups
+  bool turns;  // ping-pong: each warpgroup computes whole tiles
 };
 
 inline constexpr int kTileShapes = 6;
 
-// The epilogue of y besides act(x w^T + bias): none, plus a residual, or times the up half of x w^T + bias.
+// What the epilogue of y computes besides act(x w^T + bias): nothing, the sum with a residual, or the product with the
+// up half of x w^T + bias.
 enum class Form { plain, residual, gated };
 
-// element is f16 or bf16; shape is below kTileShapes.
+// Returns the kernel of a tile shape. `element` is f16 or bf16; `shape` is below kTileShapes.
 template <Activation::Name kActivation>
 Kernel kernel(Element element, Form form, int shape);
 

@@ -1,24 +1,24 @@
-// The tile shapes that linear_kernel is compiled for, and the layout of their shared memory.
+// The tile shapes for which linear_kernel is compiled, and their layout in shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv::linear::sm90 {
 
-// One or two consumer warpgroups. Two either work in ping-pong on whole tiles (`turns`) or cooperatively on each tile,
-// half of its rows each. A group has kBands bands of 64 rows by kColumns columns; kStages steps of 64 along k are in
-// flight. The columns are rows of w: if gated, the first half are gates and the second half ups, so that one thread has
-// both factors of its elements of y.
+// A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles
+// (`turns`) or cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns
+// columns; kStages steps of 64 along k are in flight. The columns are rows of w: if gated, the first half are gates and
+// the second half ups, so that one thread holds both factors of its elements of y.
 template <bool turns, int groups, int bands, int columns, int stages, bool gated>
 struct Tile {
   static constexpr bool kTurns = turns, kGated = gated;
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns, kStages = stages;
   static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  // y is written in chunks of 64 columns, or of all columns if there are fewer.
+  // y is written in chunks of 64 columns, or of all columns if there are fewer than 64.
   static constexpr int kYColumns = kColumns / (kGated ? 2 : 1), kChunk = kYColumns < 64 ? kYColumns : 64;
   static constexpr int kChunks = (kYColumns + kChunk - 1) / kChunk;
-  // In bytes, from the first multiple of 1024.
+  // Sizes and offsets in bytes. Offsets count from the first multiple of 1024.
   static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2;
   static constexpr uint32_t kStagingBytes = 16 * kChunk * 2;
   static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kStaging = kW + kStages * kWBytes;
@@ -27,8 +27,8 @@ struct Tile {
   static_assert(kColumns % 16 == 0 && kColumns >= 64 && kBytes <= 227 * 1024);
 };
 
-// Ping-pong (Turns) overlaps the activations of one tile with the product of the next. Cooperative (Together) is for as
-// many tiles as SMs.
+// Ping-pong (Turns) overlaps the activations of one tile with the product of the next. Cooperative (Together) is for
+// problems with as many tiles as SMs.
 template <bool gated>
 using Turns128x128 = Tile<true, 2, 2, 128, 6, gated>;
 template <bool gated>

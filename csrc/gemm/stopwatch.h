@@ -1,4 +1,4 @@
-// Times work on its own stream by replaying it from CUDA graphs, which excludes the host time of launches.
+// Times work on a separate stream by replaying it from CUDA graphs, which excludes the host time of launches.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,14 +11,14 @@
 
 namespace fuseconv::linear {
 
-// Held while candidates are timed, so that they are alone.
+// Must be held while candidates are timed, so that no other timing runs at the same time.
 inline std::mutex& timing_mutex() {
   static std::mutex mutex;
   return mutex;
 }
 
-// The stream of all timings on the current device. It is not destroyed: torch keeps a workspace of cuBLAS for each
-// stream that it has seen, and new streams would each get one.
+// Returns the stream of all timings on the current device. The stream is never destroyed: torch keeps a cuBLAS
+// workspace for each stream that it has seen, and every new stream would get another workspace.
 inline cudaStream_t timing_stream() {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -30,7 +30,7 @@ inline cudaStream_t timing_stream() {
   return stream;
 }
 
-// Owns two events and the graphs of the candidates. Used while the timing_mutex is held.
+// Owns two events and the graphs of the candidates. Must be used while timing_mutex is held.
 class Stopwatch {
  public:
   Stopwatch() : stream(timing_stream()) {
@@ -60,7 +60,8 @@ class Stopwatch {
       if (broken != nullptr) {
         cudaGraphDestroy(broken);
       }
-      cudaGetLastError();  // of a capture that the body has invalidated: the next check of a launch would find it
+      // clears the error of a capture that the body invalidated, which the next launch check would find
+      cudaGetLastError();
       throw;
     }
     cudaGraph_t graph;
@@ -73,7 +74,8 @@ class Stopwatch {
     return executable;
   }
 
-  // The time of the second of two replays in microseconds. The first hides the launch of the second.
+  // Replays the graph twice and returns the time of the second replay in microseconds. The first replay hides the
+  // launch of the second.
   float replay(cudaGraphExec_t graph) {
     cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
     cuda_check(cudaEventRecord(begin_, stream), "cudaEventRecord");

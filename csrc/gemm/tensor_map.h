@@ -1,4 +1,4 @@
-// Tensor maps of matrices, for TMA on Hopper.
+// Creates tensor maps of matrices for TMA on Hopper.
 #pragma once
 
 #include <cuda.h>
@@ -9,9 +9,9 @@
 
 namespace fuseconv::linear {
 
-// Boxes of `box_rows` by `box_columns` of a [rows, columns] matrix with `stride` elements between rows; zeros outside
-// it. The rows of a box have 64 or 128 bytes and are swizzled by as much. Throws std::runtime_error if the driver
-// rejects the map.
+// Returns a map whose boxes are `box_rows` by `box_columns` of a [rows, columns] matrix with `stride` elements between
+// rows, with zeros outside the matrix. The rows of a box have 64 or 128 bytes, and the swizzle has the same width.
+// Throws std::runtime_error if the driver rejects the map.
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
                        int box_columns);
 

@@ -1,5 +1,5 @@
-// Backend `tf32x3`: f32 on the Tensor Cores of Hopper, every activation, bias, residual, gated. The errors are those of
-// f32.
+// Backend `tf32x3`: f32 on Hopper's Tensor Cores, with every activation, bias, residual, gated. Its errors are as small
+// as those of f32 arithmetic.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace fuseconv::linear::tf32x3 {
 
-// Tile sizes by rows of x and of w.
+// Tile sizes: rows of x by rows of w.
 inline constexpr const char* kShapes[] = {"128x128", "128x64", "64x64"};
 
-// The indices of the tiles, best guess first: by waves of tiles.
+// Returns the indices of the tiles, best guess first. The guess is based on the number of waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
 // Returns why this backend does not support the problem, or an empty string. Queries the current device.

@@ -1,4 +1,4 @@
-// The epilogue of tf32x3_kernel.cuh: from sums of products to y.
+// The epilogue of tf32x3_kernel.cuh: computes y from the sums of products.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ struct Arguments {
   float* y;
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int m, n, k;
-  int rows, columns;  // of tiles
-  int steps;          // of 32 along k, an even number; zeros past k
+  int rows, columns;  // the number of tiles along the rows and columns
+  int steps;          // the number of steps of 32 along k, which is even; elements past k are zeros
   Activation activation;
-  bool pairs;  // y and residual can be accessed 8 bytes at a time
+  bool pairs;  // whether y and residual can be accessed 8 bytes at a time
 };
 
-// A row of x times a row of w, in f32.
+// Computes the product of a row of x and a row of w in f32.
 __device__ __forceinline__ float product(const Arguments& a, int row, int column) {
   const float *x = a.x + row * a.x_stride, *w = a.weight + column * a.weight_stride;
   float sum = 0.0f;
@@ -29,7 +29,7 @@ __device__ __forceinline__ float product(const Arguments& a, int row, int column
   return sum;
 }
 
-// The pairs of columns of a thread, 8 apart: the bias of each, or 0.
+// Loads the bias of a thread's pairs of columns, which are 8 apart, or 0 without a bias.
 template <int kPairs>
 __device__ __forceinline__ void load_bias(float2 (&bias)[kPairs], const Arguments& a, int column, int first) {
 #pragma unroll
@@ -67,7 +67,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* sum, con
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int at = i * 4 + half * 2, c = column + i * 8;
-      // A missing addend is -0, not 0, because -0 + 0 is 0.
+      // A missing addend must be -0, because adding 0 to -0 gives 0.
       float2 y{sum[at], sum[at + 1]};
       y = a.bias == nullptr ? y : float2{y.x + bias[i].x, y.y + bias[i].y};
       y = {act(y.x), act(y.y)};

@@ -1,15 +1,15 @@
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, in f32, by the TF32 Tensor Cores of
-// Hopper.
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, in f32, on Hopper's TF32 Tensor Cores.
 //
-// TF32 has 11 significant bits. A factor is split into two such numbers and a rest below 2^-22 of it, x = x1 + x2.
-// Three products are computed for each: x2 w1, x1 w2, x1 w1. The fourth, x2 w2, is below the rounding of f32. The
-// Tensor Cores truncate when they add, and all truncations of a long sum have the same sign. Therefore they add only 32
-// products, the small ones first, and these sums are added in f32 outside of them (Ootomo and Yokota, 2022). An
-// infinity has no second part and gives NaN: if a sum is not finite, it is recomputed product by product.
+// TF32 has 11 significant bits. A factor is split into two TF32 numbers, x = x1 + x2, and a rest below 2^-22 of the
+// factor. Three products are computed for each pair of factors: x2 w1, x1 w2, x1 w1. The fourth, x2 w2, is below the
+// rounding of f32. The Tensor Cores truncate when they add, and all truncations of a long sum have the same sign.
+// Therefore the Tensor Cores add only 32 products, the small ones first, and these sums are added in f32 outside of the
+// Tensor Cores (Ootomo and Yokota, 2022). An infinity has no second part and gives NaN: if a sum is not finite, it is
+// recomputed product by product.
 //
-// A persistent grid. One warp copies tiles of x and w to a ring in shared memory, three warps compute w2 from w next to
-// it, and two warpgroups multiply 64 rows each, with x1 and x2 in registers. w1 is w itself, of which the Tensor Cores
-// drop the lower bits.
+// The grid is persistent. One warp copies tiles of x and w to a ring in shared memory, three warps compute w2 from w
+// and store it next to w, and two warpgroups multiply 64 rows each, with x1 and x2 in registers. w1 is w itself, of
+// which the Tensor Cores drop the lower bits.
 #pragma once
 
 #include "arch/sm90.cuh"
@@ -21,9 +21,9 @@ namespace fuseconv::linear::tf32x3 {
 
 using namespace arch::sm90;
 
-inline constexpr int kDepth = 32;  // of a step along k
+inline constexpr int kDepth = 32;  // the columns of a step along k
 
-// `groups` bands of 64 rows by `columns` of them.
+// A tile of `groups` bands of 64 rows by `columns` columns.
 template <int groups, int columns>
 struct Tile {
   static constexpr int kGroups = groups, kColumns = columns, kRows = 64 * kGroups;
@@ -37,8 +37,8 @@ struct Tile {
   static_assert(kBytes <= 227 * 1024);
 };
 
-// The first row and column of a tile of y. Rasterization: tiles are walked down in strips of 16 rows, so that w stays
-// in L2.
+// The first row and column of a tile of y. Rasterization: tiles are visited down the rows in strips of 16 rows of
+// tiles, so that w stays in L2.
 struct Place {
   int row, column;
 };
@@ -50,22 +50,23 @@ __device__ __forceinline__ Place place(const Arguments& a, int tile) {
   return {(strip * kStrip + within % height) * Tile::kRows, within / height * kYColumns};
 }
 
-inline constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;  // half of the last bit of TF32; the bits that it has
+inline constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;  // half of the last bit of TF32; the bits that TF32 keeps
 
-// x1, the nearest TF32 number. (Rounding turns some NaNs into zero; then x2 is NaN.)
+// Returns x1, the nearest TF32 number. (Rounding turns some NaNs into zero; then x2 is NaN.)
 __device__ __forceinline__ uint32_t first_part(float x) { return (__float_as_uint(x) + kHalf) & kKept; }
 
-// x2, the exact rest. The Tensor Cores drop its bits below TF32.
+// Returns x2, the exact rest. The Tensor Cores drop its bits below TF32.
 __device__ __forceinline__ uint32_t second_part(float x, uint32_t first) {
   return __float_as_uint(x - __uint_as_float(first));
 }
 
-// w2, where w1 is w without the bits that the Tensor Cores drop. The rest has the sign of w, so it must be rounded.
+// Returns w2, where w1 is w without the bits that the Tensor Cores drop. The rest has the sign of w, so it must be
+// rounded.
 __device__ __forceinline__ float low_part(float w) {
   return __uint_as_float(__float_as_uint(w - __uint_as_float(__float_as_uint(w) & kKept)) + kHalf);
 }
 
-// Producer, one thread: copies the tiles.
+// Producer: one thread copies the tiles.
 template <class Tile, bool kGated>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& x_map, const CUtensorMap& w_map,
                                            uint32_t shared) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   }
 }
 
-// Three warps: compute the second part of w.
+// Three warps compute the second part of w.
 template <class Tile>
 __device__ __forceinline__ void split_tiles(const Arguments& a, uint8_t* memory, uint32_t shared, int thread) {
   Ring<Tile::kStages> at;
@@ -107,12 +108,12 @@ __device__ __forceinline__ void split_tiles(const Arguments& a, uint8_t* memory,
 }
 
 // A consumer warpgroup. One of two batches of 12 products is always queued in the Tensor Cores, while the sums of the
-// other are added and the next columns of x are split. If a loop or branch separated a batch from the wait for it, the
-// compiler would make every product wait for the one before. Therefore one round has two steps, and the last round of a
-// tile loads the first columns of the next tile.
+// other batch are added and the next columns of x are split. If a loop or branch separated a batch from the wait for
+// it, the compiler would make every product wait for the previous one. Therefore one round has two steps, and the last
+// round of a tile loads the first columns of the next tile.
 template <class Tile, bool kGated>
 struct Multiplier {
-  static constexpr int kHalves = Tile::kColumns / 64;  // of a step: batches of 64 columns
+  static constexpr int kHalves = Tile::kColumns / 64;  // the batches of 64 columns in a step
 
   const Arguments& a;
   const uint32_t shared;
@@ -121,8 +122,8 @@ struct Multiplier {
   float sum[kHalves][32], d[2][32];
   uint32_t x1[2][4][4], x2[2][4][4];
 
-  // Both parts of columns of x of the next step in the ring, if there is one, from row lane / 4 of this warp's 16 on. A
-  // row has pieces of 16 bytes, swizzled by the row number, and this thread has 4 of each.
+  // Loads and splits columns of x for the next step in the ring, if there is one, from row lane / 4 of this warp's 16
+  // rows on. A row consists of 16-byte pieces, swizzled by the row number, and this thread takes 4 bytes of each.
   __device__ __forceinline__ void load_x(int to, bool is_there) {
     const uint32_t own = shared + Tile::kX + at.stage * Tile::kXBytes + (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
     barrier_wait_if(is_there, shared + Tile::kFull + at.stage * 8, at.parity);
@@ -135,7 +136,8 @@ struct Multiplier {
     }
   }
 
-  // 64 columns of w, starting at 64 * `half`. They are 8192 bytes; 8 columns of x are 32 bytes; in units of 16 bytes.
+  // Queues the products with 64 columns of w, starting at 64 * `half`. In units of 16 bytes: 64 columns of w are 8192
+  // bytes, and 8 columns of x are 32 bytes.
   __device__ __forceinline__ void queue(float (&to)[32], const uint32_t (&first)[4][4], const uint32_t (&second)[4][4],
                                         int half) {
     const uint64_t w = tile_descriptor(shared + Tile::kW + at.stage * Tile::kWBytes) + 512 * half;
@@ -169,7 +171,7 @@ struct Multiplier {
     }
   }
 
-  // A step of 32 columns, the first or the second of two; whether there is one after it.
+  // Runs a step of 32 columns, the first or the second of two. `more` says whether another step follows.
   template <int kTurn>
   __device__ __forceinline__ void step(bool more) {
     const int before = (at.stage + Tile::kStages - 1) % Tile::kStages;
@@ -190,7 +192,7 @@ struct Multiplier {
     load_x(1 - kTurn, more);
   }
 
-  // The products of a tile. The x of its first step is already loaded.
+  // Computes the products of a tile. The x of its first step is already loaded.
   __device__ __forceinline__ void multiply_tile(bool is_last) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -206,7 +208,7 @@ struct Multiplier {
     add(sum[kHalves - 1], d[1]);
   }
 
-  // Recomputes in f32 the sums that are NaN or overflow.
+  // Recomputes in f32 the sums that are not finite.
   __device__ __forceinline__ void settle(int row, int column) {
     constexpr int kSums = kHalves * 32, kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1);
     uint64_t bad = 0;
@@ -228,7 +230,7 @@ struct Multiplier {
     }
   }
 
-  // Writes y of a tile. If gated, the ups are half of the columns after the gates.
+  // Writes the y of a tile. If gated, the ups follow the gates after half of the columns.
   __device__ __forceinline__ void finish_tile(int row, int column) {
     constexpr int kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1), kAtOnce = kGated ? 4 : 8;
     settle(row, column);

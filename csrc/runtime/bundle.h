@@ -1,5 +1,5 @@
-// The bundle of fuseconv/bundle/manifest.py: its manifest, and the check that the folder contains exactly the files it
-// lists.
+// A bundle as written by fuseconv/bundle/manifest.py: its manifest, and the check that the folder contains exactly the
+// files that the manifest lists.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace fuseconv::runtime {
 
-// The properties of the machine on which the bundle was made that decide whether it runs elsewhere.
+// The properties of the machine that made the bundle. They decide whether the bundle runs on another machine.
 struct Environment {
   std::string machine, cpu, torch;
   std::optional<std::string> onnxruntime, gpu;
@@ -20,19 +20,20 @@ struct Environment {
 
 struct Manifest {
   Contract contract;
-  std::map<std::string, std::string> targets;  // the artifact of each target, by its path in the bundle
-  std::vector<std::string> libraries;          // for torch, in load order
+  std::map<std::string, std::string> targets;  // maps a target to the path of its artifact in the bundle
+  std::vector<std::string> libraries;          // the libraries that torch loads, in load order
   Environment environment;
-  std::string timed_on;              // the device on which the targets were timed at the conversion; empty if not
-  std::vector<std::string> fastest;  // the targets that were timed, the fastest first
+  // the device on which the targets were timed at the conversion; empty if they were not timed
+  std::string timed_on;
+  std::vector<std::string> fastest;  // the targets that were timed, fastest first
 };
 
-// Throws Error: of kind usage if there is no such folder; of kind refused if anything in it is missing, damaged,
-// swapped or unexpected.
+// Checks a bundle and returns its manifest. Throws Error of kind usage if the folder does not exist, and of kind
+// refused if anything in it is missing, damaged, swapped or unexpected.
 Manifest open_bundle(const std::filesystem::path& folder);
 
-// Checks that only the user may change what a target runs: its artifact and the files next to it, the libraries that it
-// calls, and their folders. Throws Error of kind refused.
+// Checks that only the user can change what a target runs: its artifact, the files next to the artifact, the libraries
+// that the target calls, and the folders of all of these. Throws Error of kind refused.
 void check_private(const std::filesystem::path& folder, const std::string& artifact,
                    const std::vector<std::filesystem::path>& libraries);
 

@@ -1,5 +1,5 @@
-// The checks of fuseconv/untrusted/files.py: plain files, and code files that only the user can change; and where the
-// weights of a bundle are.
+// The checks of fuseconv/untrusted/files.py: a path must be a regular file, and only the user can change a file from
+// which code is loaded. Also locates the weights of a bundle.
 #pragma once
 
 #include <filesystem>
@@ -8,15 +8,16 @@
 
 namespace fuseconv::runtime {
 
-// Why a path is not a plain file ("it is a pipe, not a file"), or an empty string. Links are not followed.
+// Returns why a path is not a regular file ("it is a pipe, not a file"), or an empty string. Does not follow symbolic
+// links.
 std::string oddity(std::filesystem::file_status status);
 
-// Checks that only the user and root may change files from which code is loaded, and their folders. Throws Error of
-// kind refused. Group write permission is accepted if the group is private to the owner.
+// Checks that only the user and root can change the given paths: files from which code is loaded, and their folders.
+// Accepts group write permission if the group is private to the owner. Throws Error of kind refused.
 void check_unshared(const std::vector<std::filesystem::path>& paths);
 
-// The folder to which the names of files of weights are relative: for a method, that of the whole bundle. As
-// weights_folder of fuseconv/bundle/methods.py.
+// Returns the folder that the paths of weight files are relative to: for a method, the folder of the whole bundle, and
+// otherwise the bundle itself. The same as weights_folder in fuseconv/bundle/methods.py.
 std::filesystem::path weights_folder(const std::filesystem::path& bundle);
 
 }  // namespace fuseconv::runtime

@@ -1,4 +1,4 @@
-// One captured graph, and the capture of a call into it: fuseconv/runtime/graph_capture.py in C++.
+// A captured graph, and the capture of a call into a graph: fuseconv/runtime/graph_capture.py in C++.
 // docs/adr/0007-cuda-graphs.md describes memory, threads and streams.
 #pragma once
 
@@ -21,10 +21,10 @@ namespace fuseconv::runtime {
 
 struct Graph {
   Shapes shapes;
-  std::vector<at::Tensor> inputs;  // not in the memory that graphs share, because padding must persist
+  std::vector<at::Tensor> inputs;  // outside the memory that graphs share, because the padding must persist
   std::unique_ptr<at::cuda::CUDAGraph> captured;
-  std::vector<at::Tensor> outputs;             // until the next launch of any graph
-  std::vector<c10::cuda::CUDAStream> streams;  // those of which the allocator knows that they use the inputs
+  std::vector<at::Tensor> outputs;             // valid until the next launch of any graph
+  std::vector<c10::cuda::CUDAStream> streams;  // the streams on which the allocator knows that the inputs are used
 };
 
 // Copies tensors with one kernel per dtype.
@@ -40,15 +40,15 @@ inline void copy(const std::vector<at::Tensor>& places, const std::vector<at::Te
   }
 }
 
-// Captures calls on the current device, all with one pool of memory.
+// Captures calls on the current device. All captures share one memory pool.
 class Recorder {
  public:
   explicit Recorder(Call call) : call_(std::move(call)) {}
 
-  // Takes a new pool for the next captures: a pool is gone with its last graph.
+  // Creates a new pool for the next captures. A pool is released with its last graph.
   void renew() { pool_ = at::cuda::graph_pool_handle(); }
 
-  // The bytes of the pool, which has at least one graph.
+  // Returns the size of the pool in bytes. The pool must contain at least one graph.
   int64_t bytes() const {
     int64_t sum = 0;
     for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot(pool_).segments) {
@@ -57,7 +57,7 @@ class Recorder {
     return sum;
   }
 
-  // Captures a call with the inputs of a graph. Throws std::exception if that fails.
+  // Captures a call with the inputs of a graph. Throws std::exception if the capture fails.
   void record(Graph& graph) {
     try {
       capture(graph);
@@ -72,14 +72,14 @@ class Recorder {
     static std::mutex capturing;  // torch allows one capture at a time in a process
     const std::lock_guard lock(capturing);
     const c10::cuda::CUDAStreamGuard on(stream_);
-    // Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
+    // Meanwhile other threads may do what a capture does not allow, such as allocating memory.
     graph.captured->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       graph.outputs = call_(graph.inputs);
     } catch (...) {
       try {
         graph.captured->capture_end();
-      } catch (const std::exception&) {  // it says only that the capture is no longer valid
+      } catch (const std::exception&) {  // says only that the capture is no longer valid
       }
       throw;
     }
@@ -87,19 +87,19 @@ class Recorder {
   }
 
   void recover(Graph& graph) {
-    graph.captured.release();  // torch's allocators may call it until the process ends
+    graph.captured.release();  // torch's allocators may call the graph until the process ends
     try {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
     } catch (const std::exception&) {  // torch already did
     }
-    // torch leaves its generator in the capture state and would reject every later random number.
+    // torch leaves its random number generator in the capture state, in which the generator rejects every later use.
     at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
     generator.graphsafe_set_state(generator.clone());
   }
 
   const Call call_;
   const c10::DeviceIndex device_ = c10::cuda::current_device();
-  const c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool(false, device_);  // of captures alone
+  const c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool(false, device_);  // used only for captures
   decltype(at::cuda::graph_pool_handle()) pool_ = at::cuda::graph_pool_handle();
 };
 

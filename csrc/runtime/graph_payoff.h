@@ -1,5 +1,5 @@
 // The policy of `Capture::automatic`: fuseconv/runtime/graph_payoff.py in C++, with the same constants and the same
-// steps for the same calls. The reasons are there and in docs/adr/0018-graph-policy.md. Times are in seconds.
+// steps for the same calls. That file and docs/adr/0018-graph-policy.md give the reasons. Times are in seconds.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace fuseconv::runtime {
 
 class WhenItPays final : public GraphPolicy {
  public:
-  // `recurs`: there is only one shape, which is then captured at its first call.
+  // `recurs` says that there is only one shape, which is then captured at its first call.
   WhenItPays(size_t limit, int64_t memory, bool recurs = false) : limit_(limit), memory_(memory), recurs_(recurs) {}
 
   Step step(const Shapes& key, bool contended) override {
@@ -114,7 +114,7 @@ class WhenItPays final : public GraphPolicy {
   }
 
   bool captured(const Shapes& key, int64_t size, int64_t total, double seconds) override {
-    if (!cost_) {  // the first capture is free: what the next ones cost is not known before
+    if (!cost_) {  // the first capture is free, because the cost of a capture is not known before
       cost_ = seconds;
     } else {
       cost_ = (*cost_ + seconds) / 2;
@@ -141,14 +141,18 @@ class WhenItPays final : public GraphPolicy {
   static constexpr size_t kKeys = 512;
 
   struct Shape {
-    double calls = 0;               // of which earlier ones count less
-    double asks = 0;                // the calls from which on its graph is worth more than those that would make room
-    int64_t begun = 0, known = 0;   // direct calls that were to be timed before there was a graph, and that were
-    std::vector<double> times;      // of those, without the first
-    std::optional<int64_t> size;    // the bytes of the graph, if there is one
-    std::array<Trial, 2> trials;    // with the graph: of calls that did not compete with other streams, and that did
-    std::array<int64_t, 2> left{};  // the calls until each trial is repeated
-    int64_t banned = 0;             // the calls until it may be captured again: its graph was slower, or did not fit
+    double calls = 0;  // the number of calls, with less weight on earlier calls
+    // the number of calls at which its graph is worth more than the graphs that would be dropped to make room
+    double asks = 0;
+    // before there is a graph: the direct calls whose timing began, and the times reported
+    int64_t begun = 0, known = 0;
+    std::vector<double> times;    // the times reported before there is a graph, without the first
+    std::optional<int64_t> size;  // the bytes of the graph, if there is one
+    // with the graph: one trial of calls that did not compete with other streams, one of calls that did
+    std::array<Trial, 2> trials;
+    std::array<int64_t, 2> left{};  // the number of calls until each trial is repeated
+    // the number of calls until the shape may be captured again, after its graph was slower or did not fit
+    int64_t banned = 0;
   };
 
   Shape& counted(const Shapes& key) {
@@ -185,7 +189,7 @@ class WhenItPays final : public GraphPolicy {
     return Step::replay;
   }
 
-  // Whether the calls so far, had they been replays, would have saved what a capture costs.
+  // Returns whether replaying the calls so far would have saved the cost of a capture.
   bool pays(Shape& shape) const {
     if (shape.banned > 0) {
       --shape.banned;
@@ -230,7 +234,7 @@ class WhenItPays final : public GraphPolicy {
     graphs_.clear();
   }
 
-  // A random number of calls, so that calls in a fixed order are all watched in time.
+  // Returns the number of calls to skip. It is random, so that even calls in a fixed order are all observed in time.
   int64_t drawn_rest() {
     if (direct_ == 0) {
       return 0;

@@ -1,5 +1,5 @@
-// Which calls are captured in CUDA graphs and which graphs are dropped: what a policy answers, and the plain policy.
-// fuseconv/runtime/graph_policy.py in C++, without LibTorch.
+// Decides which calls are captured in CUDA graphs and which graphs are dropped: the interface of a policy, and the
+// simplest policy. fuseconv/runtime/graph_policy.py in C++, without LibTorch.
 #pragma once
 
 #include <algorithm>
@@ -13,33 +13,35 @@
 
 namespace fuseconv::runtime {
 
-// How a call is made. What a timed call took is reported to the policy, once it is known. `capture` is a direct call
-// and a capture after it, and `drop_all` a direct call after all graphs were dropped.
+// How a call is made. The duration of a timed call is reported to the policy once it is known. `capture` makes a direct
+// call and then captures it. `drop_all` drops all graphs and then makes a direct call.
 enum class Step { direct, timed_direct, replay, timed_replay, capture, drop_all };
 
-// Decides for calls by the shapes of their inputs. The caller orders its calls by a lock.
+// Decides how calls are made, by the shapes of their inputs. The caller must serialize its calls with a lock.
 class GraphPolicy {
  public:
   virtual ~GraphPolicy() = default;
 
-  // How a call is made. `contended`: a replay would wait for one of another stream.
+  // Returns how to make a call. `contended` says that a replay would wait for a replay on another stream.
   virtual Step step(const Shapes& key, bool contended) = 0;
 
-  // Reports what a timed call took. Returns whether the graph of the key is to be dropped.
+  // Reports the duration of a timed call. Returns whether to drop the graph of the key.
   virtual bool timed(const Shapes& key, bool contended, bool replayed, double seconds) = 0;
 
-  // The keys whose graphs make room for a new one of `size` bytes, or nothing if it is not worth it.
+  // Returns the keys whose graphs are dropped to make room for a new graph of `size` bytes, or nothing if the new graph
+  // is not worth it.
   virtual std::optional<std::vector<Shapes>> room(const Shapes& key, int64_t size) = 0;
 
-  // Reports a capture: the graph's own bytes, those of all graphs with what they share, and what it took. Returns false
-  // if the graphs exceed the limit now, and all are to be dropped.
+  // Reports a capture: `size` is the graph's own bytes, `total` the bytes of all graphs including the memory that they
+  // share, and `seconds` the duration of the capture. Returns false if the graphs now exceed the limit and must all be
+  // dropped.
   virtual bool captured(const Shapes& key, int64_t size, int64_t total, double seconds) = 0;
 
-  // The number of the next calls that are made directly and need not be shown to the policy.
+  // The number of upcoming calls that are made directly, without asking the policy.
   std::atomic<int64_t> rest = 0;
 };
 
-// Captures every shape when it is first called, and drops the least recently used ones.
+// Captures every shape at its first call, and drops the least recently used graphs.
 class AtFirstSight final : public GraphPolicy {
  public:
   AtFirstSight(size_t limit, int64_t memory) : limit_(limit), memory_(memory) {}

@@ -1,4 +1,4 @@
-// Whether a replay or a direct call is faster: fuseconv/runtime/graph_trial.py in C++.
+// Measures whether a replay or a direct call is faster: fuseconv/runtime/graph_trial.py in C++.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@ namespace fuseconv::runtime {
 
 class Trial {
  public:
-  // Starts with the times of direct calls that are known already, fewer than kSamples.
+  // Starts with the known times of direct calls, of which there are fewer than kSamples.
   explicit Trial(std::vector<double> direct = {}) : begun_{static_cast<int>(direct.size()), -1} {
     times_[0] = std::move(direct);
   }
 
-  // Whether the next call is a replay and is timed, or nothing if no more calls need to be.
+  // Returns whether the next call is a timed replay (true) or a timed direct call (false), or nothing if no more calls
+  // need to be timed.
   std::optional<bool> begin() {
     const bool replayed = begun_[true] <= begun_[false];
     if (begun_[replayed] == kSamples) {
@@ -26,7 +27,7 @@ class Trial {
     return replayed;
   }
 
-  // Adds the time of a call that was begun.
+  // Adds the time of a call that `begin` announced.
   void add(bool replayed, double seconds) {
     if (replayed && !is_loaded_) {
       is_loaded_ = true;
@@ -41,23 +42,24 @@ class Trial {
     }
   }
 
-  // The value of a rank, in ascending order.
+  // Returns the value at index `rank` of the values in ascending order.
   static double ranked(std::vector<double> values, size_t rank) {
     std::sort(values.begin(), values.end());
     return values[rank];
   }
 
-  std::optional<bool> wins;  // whether the replay is faster, once that is known
-  double direct = 0;         // what a direct call takes, then, in seconds
-  double saving = 0;         // what a replay saves of it
+  std::optional<bool> wins;  // whether the replay is faster, once known
+  double direct = 0;         // once that is known: the seconds of a direct call
+  double saving = 0;         // the seconds that a replay saves of `direct`
 
  private:
   static constexpr int kSamples = 5;
-  // A direct call that is rather fast is compared with a replay that is rather slow.
+  // Compares a fast direct call with a slow replay, so that a replay wins only if it is clearly faster.
   static constexpr size_t kFast = 1, kSlow = 3;
   static constexpr double kGain = 0.98;
 
-  std::array<int, 2> begun_;  // the first replay, with which the device loads the graph, does not count
+  // starts at -1 for replays: the first replay, in which the device loads the graph, does not count
+  std::array<int, 2> begun_;
   bool is_loaded_ = false;
   std::array<std::vector<double>, 2> times_;
 };

@@ -1,5 +1,5 @@
-// A call of LibTorch replayed from CUDA graphs. Implemented by cuda_graphs.cpp, or by cuda_graphs_absent.cpp if
-// LibTorch has no CUDA.
+// A LibTorch call that is replayed from CUDA graphs. Implemented by cuda_graphs.cpp, or by cuda_graphs_absent.cpp if
+// LibTorch was built without CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,21 +14,20 @@
 
 namespace fuseconv::runtime {
 
-// A loaded artifact: takes and returns tensors on its device.
+// A loaded artifact as a function. It takes and returns tensors on the artifact's device.
 using Call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 class GraphedCall {
  public:
   virtual ~GraphedCall() = default;
-  // Computes the outputs on the current stream. Throws Error of kind upstream if the shape cannot be captured but must
-  // be.
+  // Computes the outputs on the current stream. Throws Error of kind upstream if a capture is required but fails.
   virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) = 0;
   virtual CudaGraphs status() = 0;
 };
 
-// `call` must launch the same work for the same shapes. If `required`, every shape is captured at its first call, and a
-// failed capture is an error. Otherwise shapes are captured when that pays. `memory`: the maximum number of bytes that
-// the graphs hold, or a tenth of the free memory.
+// Wraps `call`, which must launch the same work for the same shapes. If `required`, every shape is captured at its
+// first call, and a failed capture is an error. Otherwise a shape is captured when that pays off. `memory` is the
+// maximum number of bytes that the graphs may hold; the default is a tenth of the free memory.
 std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required, std::optional<int64_t> memory);
 
 }  // namespace fuseconv::runtime

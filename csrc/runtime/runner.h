@@ -1,4 +1,4 @@
-// A loaded artifact: dense host tensors in, dense host tensors out. A runner copies to its device and back.
+// A loaded artifact. It takes and returns dense host tensors; the runner copies them to its device and back.
 #pragma once
 
 #include <filesystem>
@@ -18,17 +18,17 @@ class Runner {
   virtual CudaGraphs cuda_graphs() { return {}; }
 };
 
-// This machine, in the terms of a manifest's environment.
+// These describe this machine in the terms of a manifest's environment.
 std::string torch_version();
-std::string torch_cpu();  // torch's name of the CPU's instruction set
+std::string torch_cpu();  // torch's name for the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
                                     const Options& options);
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options);
 
-// ONNX Runtime is loaded on first use: libonnxruntime.so, or the path in FUSECONV_ONNXRUNTIME.
+// ONNX Runtime is loaded on first use, from libonnxruntime.so or from the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();
-// `library` is the path of our op library, or empty.
+// `library` is the path of fuseconv's op library, or empty.
 std::unique_ptr<Runner> onnx(const std::filesystem::path& artifact, const std::filesystem::path& library,
                              const Contract& contract);
 

@@ -10,7 +10,7 @@ namespace fuseconv::runtime {
 class Sha256 {
  public:
   void add(const void* data, size_t bytes);
-  // The digest of all added data, in hexadecimal. Nothing may be added after it.
+  // Returns the digest of all added data in hexadecimal. No data may be added afterwards.
   std::string digest();
 
  private:

@@ -1,4 +1,4 @@
-// Times calls on CUDA streams without ever waiting for them: fuseconv/runtime/stopwatch.py in C++.
+// Times calls on CUDA streams without waiting for them: fuseconv/runtime/stopwatch.py in C++.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -18,13 +18,15 @@ using Clock = std::chrono::steady_clock;
 inline double seconds_since(Clock::time_point at) { return std::chrono::duration<double>(Clock::now() - at).count(); }
 
 inline c10::Event recorded(const c10::cuda::CUDAStream& stream) {
-  c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);  // which has a time
+  // with this flag, the event records its time
+  c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
   event.record(stream);
   return event;
 }
 
-// Times calls, each known by a value. Any thread may begin and end them. A call takes the longer one of two times: that
-// of the host until it has launched the call, and that of the device between an event before and one after it.
+// Times calls, each identified by a value. Any thread may begin and end a call. The time of a call is the longer of two
+// times: the host time until the call is launched, and the device time between an event before the call and an event
+// after it.
 template <typename T>
 class Stopwatch {
  public:
@@ -38,14 +40,14 @@ class Stopwatch {
     return {stream, at, recorded(stream)};
   }
 
-  // After the last launch of the call.
+  // Must be called after the last launch of the call.
   void end(Begun begun, T value) {
     const double host = seconds_since(begun.at);
     const std::lock_guard lock(mutex_);
     ended_.push_back({std::move(value), host, std::move(begun.event), recorded(begun.stream)});
   }
 
-  // The value and seconds of the next call that the device has finished, in order.
+  // Returns the value and the seconds of the next call, in order, if the device has finished it.
   std::optional<std::pair<T, double>> finished() {
     const std::lock_guard lock(mutex_);
     if (ended_.empty() || !ended_.front().end.query()) {

@@ -1,4 +1,4 @@
-// The weights of an artifact that are stored elsewhere in its bundle, as fuseconv/weights describes them.
+// The weights that an artifact stores elsewhere in its bundle, as described in fuseconv/weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,9 @@ namespace fuseconv::runtime {
 
 using Weights = std::unordered_map<std::string, at::Tensor>;
 
-// The weights by their names in the artifact; nothing if it contains them. On the CPU their memory is that of the file,
-// which is mapped, and shared by all processes. Throws Error of kind refused if a file is missing or damaged.
+// Returns the weights by their names in the artifact, or nothing if the artifact itself contains them. On the CPU, the
+// tensors use the memory-mapped file, which all processes share. Throws Error of kind refused if a file is missing or
+// damaged.
 std::optional<Weights> weights_of_artifact(const std::filesystem::path& artifact, const std::string& device);
 
 }  // namespace fuseconv::runtime

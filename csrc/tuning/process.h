@@ -1,4 +1,5 @@
-// The tactics that this process knows, from the bundles whose op libraries it has loaded and from the machine's file.
+// The tactics known to this process. They come from the bundles whose op libraries the process has loaded and from the
+// machine's tuning file.
 #pragma once
 
 #include <atomic>
@@ -11,48 +12,50 @@
 
 namespace fuseconv::tuning {
 
-// What a call does with a problem that was not measured: it uses what is expected of it (off), measures it, which takes
-// a hundred times as long as the call (on), or throws (known). From the environment variable FUSECONV_TIMING, by
-// default off. Throws std::runtime_error if it is none of these.
+// What a call does with a problem that was not measured: it uses the tactic that is expected to be fastest (off),
+// measures the problem, which takes a hundred times as long as the call (on), or throws (known). timing() reads the
+// environment variable FUSECONV_TIMING; the default is off. Throws std::runtime_error if the variable has another
+// value.
 enum class Timing { off, on, known };
 Timing timing();
 
 inline bool may_time() { return timing() == Timing::on; }
 
-// Throws std::runtime_error if every problem must have been measured.
+// Throws std::runtime_error if FUSECONV_TIMING is `known`. Called for a problem that was not measured.
 void check_known(const std::string& family, int64_t size);
 
-// Thread-safe. The functions throw std::runtime_error that names the file if it cannot be read or written.
+// The tactics of the process. Thread-safe. The functions throw std::runtime_error, naming the file, if a file cannot be
+// read or written.
 class ProcessTactics {
  public:
-  // Each copy of the op library has an object of its own, and all have the same files.
+  // Returns the object of this copy of the op library. Each copy has its own object, and all read the same files.
   static ProcessTactics& get();
 
-  // As in Tactics.
+  // The same as in Tactics.
   std::vector<Tactic> measured(const std::string& family, int64_t size);
   std::vector<Tactic> expected(const std::string& family, int64_t size);
 
-  // Stores what was measured, and adds it to the file that FUSECONV_TIMING_CACHE names, if any.
+  // Stores measured tactics, and also adds them to the file named by FUSECONV_TIMING_CACHE if the variable is set.
   void put(const std::string& family, int64_t size, std::vector<Tactic> tactics);
 
   // Adds the tactics of a file.
   void load(const std::string& path);
 
-  // Writes all tactics to a file, which is replaced atomically.
+  // Writes all tactics to a file. Replaces the file atomically.
   void save(const std::string& path);
 
-  // Changes whenever tactics were added, so that choices made before can be made again.
+  // Returns a number that changes when `load` or a bundle adds tactics, so that the caller can redo earlier choices.
   int64_t version();
 
  private:
   ProcessTactics();
-  void read_new_files();                             // the mutex is held
+  void read_new_files();                             // requires that the mutex is held
   std::string write(const std::string& path) const;  // returns the text
 
   std::mutex mutex_;
   Tactics tactics_;
   std::string machine_file_;
-  std::string written_;  // the text of that file, as it was written last
+  std::string written_;  // the text last written to that file
   std::atomic<const void*> newest_read_ = nullptr;
   std::atomic<int64_t> version_ = 0;
 };

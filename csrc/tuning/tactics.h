@@ -1,4 +1,4 @@
-// The measured tactics of problems: which ways to compute them were tried, and how long each took.
+// The measured tactics of problems: which ways to compute a problem were tried, and how long each took.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,34 @@
 
 namespace fuseconv::tuning {
 
-// One way to compute a problem. The name is the same in every process and for every size.
+// One way to compute a problem. A tactic has the same name in every process and for every size.
 struct Tactic {
   std::string name;
   double microseconds;
-  double noise;  // the spread of its repeated timings, relative to their median
+  double noise;  // the spread of the repeated timings, relative to their median
 };
 
-// By family: problems that differ in one size only, such as the rows of a linear layer. The name of a family contains
-// the device, the version of the library that proposes tactics, and all else that a timing depends on.
+// Tactics by family. The problems of a family differ in one size only, such as the number of rows of a linear layer.
+// The name of a family contains the device, the version of the library that proposes tactics, and everything else that
+// a timing depends on.
 class Tactics {
  public:
-  // Those measured at exactly this size, fastest first. Empty if there are none.
+  // Returns the tactics measured at exactly this size, fastest first. Empty if there are none.
   std::vector<Tactic> measured(const std::string& family, int64_t size) const;
 
-  // Those of the nearest measured sizes, by the time that is expected at this size: for a tactic that was measured on
-  // both sides, the logarithm of its time is interpolated over the logarithm of the size. The others follow. Empty if
-  // the family was not measured.
+  // Returns the tactics of the nearest measured sizes, ordered by their expected time at this size. For a tactic that
+  // was measured on both sides of the size, the logarithm of its time is interpolated over the logarithm of the size.
+  // The other tactics follow. Empty if the family was not measured.
   std::vector<Tactic> expected(const std::string& family, int64_t size) const;
 
-  // Stores what was measured at a size, in place of what was known. Slow tactics are left out.
+  // Stores the tactics measured at a size and replaces those stored before. Leaves out slow tactics.
   void put(const std::string& family, int64_t size, std::vector<Tactic> tactics);
 
-  // The JSON text that `add` reads: docs/tuning.md describes it.
+  // Returns the JSON text that `add` reads. docs/tuning.md describes the format.
   std::string to_json() const;
 
-  // Adds the tactics of a JSON text. Throws std::runtime_error with what is wrong in it, and then adds nothing.
+  // Adds the tactics of a JSON text. If the text is invalid, adds nothing and throws std::runtime_error that says what
+  // is wrong.
   void add(std::string_view json);
 
  private:

@@ -1,4 +1,4 @@
-// The input contract of fuseconv/contract: the same check on every call, with the same messages.
+// The input contract of fuseconv/contract. It makes the same checks on every call, with the same messages.
 #pragma once
 
 #include <map>
@@ -10,10 +10,10 @@
 
 namespace fuseconv::runtime {
 
-// A size: static, or a symbolic dim, which has the same size wherever it occurs, a multiple of `step`.
+// A static size or a symbolic dim. A symbolic dim has the same size, a multiple of `step`, wherever it occurs.
 struct Size {
-  int64_t value;     // of a static one
-  std::string name;  // empty for a static one
+  int64_t value;     // the size of a static dim
+  std::string name;  // the name of a symbolic dim; empty for a static dim
   int64_t min, max;
   int64_t step = 1;
 };
@@ -23,14 +23,14 @@ struct TensorSpec {
   std::vector<Size> shape;
 };
 
-// The sizes to which a dim, the first axis of its inputs, is rounded up for CUDA graphs.
+// The sizes to which CUDA graphs round a dim up. The dim is the first axis of its inputs.
 struct Buckets {
   std::string dim;
   std::vector<int64_t> sizes;        // ascending
-  std::vector<std::string> outputs;  // those that have the dim
+  std::vector<std::string> outputs;  // the outputs that contain the dim
 
-  // The number of rows that a call of `size` rows is run with. 0 rows are not padded, because there is no row to
-  // repeat.
+  // Returns the number of rows to which a call with `size` rows is padded. A call with 0 rows is not padded, because
+  // there is no row to repeat.
   int64_t rounded(int64_t size) const;
 };
 
@@ -39,16 +39,17 @@ struct Contract {
   std::vector<std::string> outputs;
   std::string device;
   std::optional<Buckets> buckets;
-  std::map<std::string, std::string> state = {};  // inputs, and the outputs that are their next values
+  std::map<std::string, std::string> state = {};  // maps an input to the output that is its next value
 
-  // The tensors in the order of the inputs. Throws Error of kind contract.
+  // Checks the tensors and returns them in the order of the inputs. Throws Error of kind contract.
   std::vector<const Tensor*> bind(const NamedTensors& tensors) const;
 
-  // The state at the start: zeros, by the names of inputs. `sizes` has the size of each dim of it. Throws Error of kind
-  // usage if one is missing.
+  // Returns the initial state: tensors of zeros, by input name. `sizes` gives the size of each symbolic dim in the
+  // state. Throws Error of kind usage if a size is missing.
   NamedTensors zero_state(const std::map<std::string, int64_t>& sizes) const;
 
-  // The state after a call that returned `outputs`, for the next call. The other outputs are left.
+  // Returns the state for the next call, taken from the `outputs` of the last call. Leaves the other outputs in
+  // `outputs`.
   NamedTensors next_state(NamedTensors& outputs) const;
 };
 

@@ -1,4 +1,5 @@
-// The errors of fuseconv/errors.py: what went wrong, where, how to fix it, and the exit status of its kind.
+// The errors of fuseconv/errors.py. An error states what went wrong, where, and how to fix it; its kind determines the
+// exit status.
 #pragma once
 
 #include <stdexcept>
@@ -15,7 +16,7 @@ class Error : public std::runtime_error {
 
   int exit_status() const { return static_cast<int>(kind); }
 
-  // The three lines that Python prints.
+  // Returns the message, the location and the fix, one per line, as Python prints them.
   std::string text() const {
     return std::string(what()) + (where.empty() ? "" : "\n  at: " + where) + (fix.empty() ? "" : "\n  fix: " + fix);
   }

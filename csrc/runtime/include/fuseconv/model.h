@@ -1,4 +1,5 @@
-// A loaded bundle. Its files, this machine and the permissions of the libraries are checked before anything is loaded.
+// A loaded bundle. Before anything is loaded, the bundle's files, this machine and the permissions of the libraries are
+// checked.
 //
 //   fuseconv::runtime::Model model = fuseconv::runtime::Model::load("model.fuseconv", "onnx");
 //   fuseconv::runtime::NamedTensors outputs = model({{"x", x}});
@@ -19,15 +20,16 @@ class Runner;
 
 class Model {
  public:
-  // `target` is aoti, torchscript, onnx-plugin or onnx. Empty selects the one that was measured fastest at the
-  // conversion, if this is the same device, else the first of these in the bundle. Throws Error as fuseconv.load does.
+  // Loads a bundle. `target` is aoti, torchscript, onnx-plugin or onnx. If it is empty, selects the target that was
+  // measured fastest at the conversion, provided this is the same device, and otherwise the first of these targets that
+  // the bundle contains. Throws Error as fuseconv.load does.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
-  // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract if the
-  // call violates it, of kind upstream if the artifact fails.
+  // Checks the tensors against the contract and returns the outputs by name. Throws Error of kind contract if the call
+  // violates the contract, and of kind upstream if the artifact fails.
   NamedTensors operator()(const NamedTensors& inputs) const;
 
-  // The CUDA graphs captured so far.
+  // Returns the CUDA graphs captured so far.
   CudaGraphs cuda_graphs() const;
 
   const Contract& contract() const { return contract_; }
@@ -36,7 +38,7 @@ class Model {
  private:
   Contract contract_;
   std::string target_;
-  std::string ungraphed_;  // why there are no CUDA graphs, if there are none
+  std::string ungraphed_;  // the reason if the model runs without CUDA graphs
   std::shared_ptr<Runner> runner_;
 };
 

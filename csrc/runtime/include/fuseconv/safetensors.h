@@ -1,4 +1,4 @@
-// Files of tensors: safetensors (github.com/huggingface/safetensors, README, "Format").
+// Reads and writes tensor files in the safetensors format (github.com/huggingface/safetensors, README, "Format").
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace fuseconv::runtime {
 
-// Throws Error of kind refused if the file is damaged, of kind file if it cannot be read or written.
+// Both throw Error: of kind refused if the file is damaged, of kind file if it cannot be read or written.
 NamedTensors load_tensors(const std::filesystem::path& path);
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors);
 

@@ -1,4 +1,4 @@
-// A dense tensor in host memory, and the short dtype names of manifests.
+// A dense tensor in host memory. Dtypes have the short names used in manifests.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace fuseconv::runtime {
 struct Tensor {
   std::string dtype;  // f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool
   std::vector<int64_t> shape;
-  std::vector<char> data;  // row-major; its size in bytes is checked by every call
+  std::vector<char> data;  // row-major; every call checks its size in bytes
 };
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-std::string shape_text(const std::vector<int64_t>& shape);  // [2, 3]
+std::string shape_text(const std::vector<int64_t>& shape);  // such as "[2, 3]"
 
-// Bytes of an element, or 0 if the name is not a dtype.
+// Returns the number of bytes per element, or 0 if the name is not a dtype.
 inline int64_t element_size(const std::string& dtype) {
   if (dtype == "f64" || dtype == "i64") {
     return 8;
