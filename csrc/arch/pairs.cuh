@@ -1,4 +1,4 @@
-// Pairs of 16-bit elements in a 32-bit register.
+// Pairs of 16-bit elements in one 32-bit register.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,7 +26,7 @@ __device__ __forceinline__ float2 unpack(uint32_t pair, __half) {
   return __half22float2(reinterpret_cast<const __half2&>(pair));
 }
 
-// Two elements, 4-byte aligned, or zeros. Without a branch.
+// Loads two elements from a 4-byte aligned address if `inside`, else returns zeros. Does not branch.
 __device__ __forceinline__ uint32_t load_pair(const void* at, bool inside) {
   uint32_t pair;
   asm("{\n"

@@ -1,4 +1,4 @@
-// Instructions of Ampere, one function each: cp.async, ldmatrix, mma (PTX ISA 7.0, sm_80).
+// Ampere instructions, one function each: cp.async, ldmatrix, mma (PTX ISA 7.0, sm_80).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes to shared memory: the first `bytes` are read, the rest are zeros.
+// Copies 16 bytes to shared memory. The first `bytes` are read, and the rest become zeros.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -24,13 +24,13 @@ __device__ __forceinline__ void copy(uint32_t to, const void* from, int bytes) {
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all but the last kPending groups of this thread's copies have arrived.
+// Waits until all groups of this thread's copies except the last kPending have arrived.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t row) {
                : "memory");
 }
 
-// d[16, 8] += a[16, 16] b[8, 16]^T, f32 accumulators
+// d[16, 8] += a[16, 16] b[8, 16]^T with f32 accumulators.
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

@@ -1,4 +1,4 @@
-// Instructions of Hopper, one function each: mbarrier, clusters, TMA, warpgroups (PTX ISA 8.0, sm_90a).
+// Hopper instructions, one function each: mbarrier, clusters, TMA, warpgroups (PTX ISA 8.0, sm_90a).
 #pragma once
 
 #include <cuda.h>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t c
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Arrives at the same barrier of block `rank` of the cluster.
+// Arrives at the same barrier in block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -57,7 +57,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// The same as barrier_wait, but only if `wait` is set.
+// The same as barrier_wait, but waits only if `wait` is set.
 __device__ __forceinline__ void barrier_wait_if(bool wait, uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Orders barrier initialization (with its fence) and exits. It orders no other memory accesses.
+// Orders barrier initialization (with its fence) and block exits. Orders no other memory accesses.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -102,7 +102,8 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       : "memory");
 }
 
-// Multicast to the same address in every block of the cluster in `blocks`. The barrier of each block counts its bytes.
+// Multicasts the box to the same address in every block of the cluster that `blocks` selects. The barrier of each block
+// counts the block's bytes.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
                                          uint16_t blocks) {
   asm volatile(
@@ -120,7 +121,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
       : "memory");
 }
 
-// Waits until all but the last kPending stores of this thread have read their shared memory.
+// Waits until all stores of this thread except the last kPending have read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void store_wait() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
@@ -139,7 +140,7 @@ __device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uin
       : "memory");
 }
 
-// Makes shared memory writes of this thread visible to TMA.
+// Makes this thread's writes to shared memory visible to TMA.
 __device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
@@ -172,7 +173,7 @@ __device__ __forceinline__ float load_shared(uint32_t at) {
   return x;
 }
 
-// Four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
+// Stores four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
                "r"(c), "r"(d)

@@ -1,4 +1,4 @@
-// wgmma of Hopper (PTX ISA 8.0, sm_90a): a warpgroup multiplies a tile of 64 rows, and accumulates in f32.
+// Hopper's wgmma instructions (PTX ISA 8.0, sm_90a). A warpgroup multiplies a tile of 64 rows and accumulates in f32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,7 +8,8 @@
 
 namespace fuseconv::arch::sm90 {
 
-// Descriptor of a tile with 64 16-bit columns (128 bytes per row), 128-byte swizzle, rows in groups of 8 (1024 bytes).
+// Returns the descriptor of a tile with 64 16-bit columns (128 bytes per row), the 128-byte swizzle, and rows in groups
+// of 8 (1024 bytes).
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
@@ -28,8 +29,8 @@ inline constexpr bool is_bf16 = false;
 template <>
 inline constexpr bool is_bf16<__nv_bfloat16> = true;
 
-// The asm operands of the accumulators for a number of columns: operand numbers, ten at a time, and the accumulators,
-// eight at a time.
+// The asm operands of the accumulators for a number of columns: the operand numbers, ten at a time, and the
+// accumulators, eight at a time.
 #define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define NUMBERS_60 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
 #define NUMBERS_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31"
@@ -49,8 +50,8 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define D_192 D32(0), D32(32), D32(64)
 #define D_256 D32(0), D32(32), D32(64), D32(96)
 
-// operands: the operand numbers of the two factors. add: the operand number of `accumulate`. majors: the transpose
-// flags of the factors in shared memory, all 0 (K-major).
+// `operands` are the operand numbers of the two factors. `add` is the operand number of `accumulate`. `majors` are the
+// transpose flags of the factors in shared memory, all 0 (K-major).
 #define WGMMA(columns, types, operands, add, majors, ...)                                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns types \
                " {" NUMBERS_##columns "}, " operands ", p, 1, 1" majors ";\n}"                                  \
@@ -67,7 +68,7 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define IN_SHARED "l"(a), "l"(b), "r"(accumulate)
 #define IN_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)
 
-// The same as wgmma_wait, but with the accumulators as operands, so that the compiler does not read them earlier.
+// The same as wgmma_wait, but takes the accumulators as operands, so that the compiler does not read them earlier.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -75,7 +76,7 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #endif
 }
 
-// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T, both in shared memory.
+// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T with both factors in shared memory.
 template <class Element, int kColumns>
 __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], uint64_t a, uint64_t b, int accumulate) {
   static_assert(sizeof(Element) == 2);
@@ -88,7 +89,7 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], uint64_t a, uint
 #endif
 }
 
-// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T, a in registers, b in shared memory.
+// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T with a in registers and b in shared memory.
 template <class Element, int kColumns>
 __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   static_assert(sizeof(Element) == 2);
@@ -99,7 +100,7 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const uint32_t (
 #endif
 }
 
-// d[64, 64] += a[64, 8] b[64, 8]^T in TF32, a in registers, b in shared memory.
+// d[64, 64] += a[64, 8] b[64, 8]^T in TF32 with a in registers and b in shared memory.
 __device__ __forceinline__ void wgmma_tf32(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   WGMMA(64, "k8.f32.tf32.tf32", "{%32,%33,%34,%35}, %36", "%37", "", IN_REGISTERS);

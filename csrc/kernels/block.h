@@ -1,5 +1,5 @@
-// Blocks: short dense runs of computed values, small enough that several of them stay in the L1 cache. Compiled once
-// per instruction set.
+// Blocks are short dense runs of values in the compute type, small enough that several of them stay in the L1 cache.
+// Compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// With longer blocks, one operand is read for so long that the hardware prefetch of the others stops.
+// With longer blocks, one operand is read for so long that the hardware stops prefetching the others.
 inline constexpr int64_t kBlock = 256;
 
-// Returns n computed values of a run of elements `stride` apart: the run itself if it is dense and of the compute type,
-// else the filled buffer.
+// Returns n values, in the compute type, of a run of elements `stride` apart. Returns the run itself if it is dense and
+// of the compute type; otherwise fills and returns the buffer.
 template <class T>
 const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* buffer) {
   if (stride == 1) {
@@ -39,7 +39,7 @@ const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* 
   return buffer;
 }
 
-// The destination of n results for a run of elements `stride` apart: the run itself, or the buffer.
+// Returns the destination of n results for a run of elements `stride` apart: the run itself, or the buffer.
 template <class T>
 Compute<T>* result_block(T* y, int64_t stride, Compute<T>* buffer) {
   if constexpr (std::is_same_v<T, Compute<T>>) {
@@ -49,7 +49,7 @@ Compute<T>* result_block(T* y, int64_t stride, Compute<T>* buffer) {
   }
 }
 
-// Rounds the results in `result_block` and writes them to the run. Does nothing if they are in the run itself.
+// Rounds the results in `result_block` and writes them to the run. Does nothing if the results are already in the run.
 template <class T>
 void store_block(const Compute<T>* values, T* y, int64_t stride, int64_t n) {
   if (stride == 1) {

@@ -1,4 +1,4 @@
-// Working memory of a kernel: cache-line aligned, uninitialized. Compiled once per instruction set.
+// Working memory of a kernel: cache-line aligned and uninitialized. Compiled once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Memory for n values.
+// Owns memory for n values.
 template <class A>
 class Buffer {
  public:

@@ -1,4 +1,4 @@
-// d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass.
+// Computes d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass.
 //
 // A block takes 64 bytes or more of columns and a share of the rows. Its threads are arranged as lanes of columns by
 // lanes of rows. A second kernel adds the shares in order, so that the result is the same on every run.
@@ -20,8 +20,8 @@ template <class T, int Inputs>
 struct ColumnSumArguments {
   int64_t rows, columns, rows_per_share;
   T* d;
-  T* sum;              // written here if there is one share
-  Compute<T>* shares;  // [shares, columns], else
+  T* sum;              // used if there is one share
+  Compute<T>* shares;  // [shares, columns]; used if there are several shares
   const T* x[Inputs];
   int64_t strides[Inputs];
 };
@@ -89,7 +89,7 @@ void launch_column_sum(CudaHost& host, ColumnSumArguments<T, Inputs> arguments) 
   const int64_t across = (arguments.columns + kColumns - 1) / kColumns;
   int64_t shares = 1;
   if (arguments.rows > kRowsAlone) {
-    constexpr int64_t kBlocks = 1024;  // several per SM
+    constexpr int64_t kBlocks = 1024;  // several blocks per SM
     shares = std::clamp<int64_t>(kBlocks / across, 1, std::min<int64_t>(arguments.rows / 128, 1024));
     arguments.shares = static_cast<Compute<T>*>(host.scratch(shares * arguments.columns * sizeof(Compute<T>)));
   }
@@ -106,7 +106,7 @@ void launch_column_sum(CudaHost& host, ColumnSumArguments<T, Inputs> arguments) 
   }
 }
 
-// d is contiguous, sum [columns].
+// d is contiguous; sum has the shape [columns].
 template <class Formula, class... Inputs>
 void pointwise_and_column_sum(CudaHost& host, const Formula&, Out d, Out sum, Inputs... inputs) {
   constexpr int kInputs = sizeof...(Inputs);

@@ -1,5 +1,5 @@
-// d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass. Compiled
-// once per instruction set.
+// Computes d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass.
+// Compiled once per instruction set.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -21,7 +21,7 @@ struct ColumnSum {
   static constexpr int64_t kRows = 64;
   using A = Compute<T>;
 
-  const Loop& loop;  // of rows: d, then the inputs
+  const Loop& loop;  // the loop over rows; operands: d, then the inputs
   const In* operands;
   int count;
   int64_t columns;
@@ -69,7 +69,7 @@ struct ColumnSum {
   }
 };
 
-// d is contiguous, sum [columns].
+// d is contiguous; sum has the shape [columns].
 template <class Formula, class... Inputs>
 void pointwise_and_column_sum(CpuHost& host, const Formula& formula, Out d, Out sum, Inputs... inputs) {
   const In operands[] = {d, inputs...};

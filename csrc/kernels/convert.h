@@ -1,4 +1,4 @@
-// y = scale * x, dense, from one dtype to another, for hosts whose GEMM supports fewer dtypes than the ops.
+// Computes y = scale * x for dense tensors of two dtypes, for hosts whose GEMM supports fewer dtypes than the ops.
 #pragma once
 
 #include "core/host.h"
@@ -7,7 +7,7 @@
 namespace fuseconv {
 
 struct Convert {
-  // x and y have the same number of elements, each of any of the four dtypes. Rounds once.
+  // x and y have the same number of elements; the dtype of each is any of the four dtypes. Rounds once.
   template <class Isa>
   static void cpu(CpuHost& host, In x, double scale, Out y);
 };

@@ -1,4 +1,4 @@
-// y = act(convolution(x, weight) + bias + residual), or act(convolution(x, weight) + bias) + residual.
+// Computes y = act(convolution(x, weight) + bias + residual), or act(convolution(x, weight) + bias) + residual.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,14 @@
 
 namespace fuseconv {
 
-// x [N, C, ...], weight [O, C / groups, ...] or, transposed, [C, O / groups, ...], of any strides; the residual has the
-// sizes of y.
+// x is [N, C, ...]; weight is [O, C / groups, ...] or, if transposed, [C, O / groups, ...]. Both have any strides. The
+// residual has the sizes of y.
 struct Convolution {
   In x, weight;
   std::optional<In> bias, residual;
   ConvolutionParameters parameters;
   Activation activation;
-  bool residual_first;  // added before the activation
+  bool residual_first;  // whether the residual is added before the activation
   Out y;                // contiguous or channels last
 };
 

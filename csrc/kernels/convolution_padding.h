@@ -1,4 +1,4 @@
-// A copy of x with its padding written out, for a convolution of another library that pads both sides alike.
+// Copies x with explicit padding, for another library's convolution that pads both sides of a dim equally.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ struct Same {
   }
 };
 
-// The convolution by the host, which takes one number of zeros for both sides of a dim. If they differ, x is copied.
+// Runs the host's convolution, which takes one number of zeros for both sides of a dim. If the two sides differ, x is
+// copied with explicit padding.
 template <class Host>
 In host_convolution(Host& host, const Convolution& c, std::optional<In> bias) {
   ConvolutionParameters parameters = c.parameters;

@@ -1,4 +1,4 @@
-// What follows a convolution that another library computed: one pass with bias, residual and activation.
+// Computes what follows another library's convolution: one pass with bias, residual and activation.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct ActivatedTerm {
   }
 };
 
-// What is still to be done with z, which may lie where the result goes.
+// The remaining work on z, which may be stored in the memory of the result.
 struct ConvolutionPass {
   In z;
   std::optional<In> bias, residual;

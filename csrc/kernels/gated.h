@@ -8,7 +8,7 @@
 
 namespace fuseconv {
 
-// The halves of z [..., 2H] as views [..., H]. View is In or Out.
+// Views the halves of z [..., 2H] as tensors [..., H]. View is In or Out.
 template <class View>
 struct Halves {
   int64_t sizes[kMaxRank];
@@ -25,7 +25,7 @@ struct Halves {
   Halves(const Halves&) = delete;
 };
 
-// The formula of (gate, up).
+// The formula of a gated layer, applied to (gate, up).
 template <class Act>
 struct Gated {
   Act act;

@@ -1,11 +1,11 @@
-// The moments of groups on CUDA: one pass over x in any layout, in memory order.
+// Computes the moments of groups on CUDA, in one pass over x in any layout, in memory order.
 //
-// A thread adds distances to a center of the few elements in its registers, and shifts their sums to the origin of the
-// row, its first element, in f64. The origin is at most sqrt(elements) standard deviations from the mean, so f64 has
-// enough digits for the final cancellation, and no separate pass over x is needed to find the mean.
+// A thread adds the distances of the few elements in its registers to a center. It then shifts these sums to the origin
+// of the row, the row's first element, in f64. The origin is at most sqrt(elements) standard deviations from the mean,
+// so f64 has enough digits for the final cancellation, and no separate pass over x is needed to find the mean.
 //
-// If there are fewer rows than the SMs can work on, each row is cut into parts, whose sums go through scratch memory.
-// The order of the additions is the same on every run.
+// If there are too few rows to occupy all SMs, each row is cut into parts, whose sums go through scratch memory. The
+// order of the additions is the same on every run.
 #pragma once
 
 #include "kernels/index.cuh"
@@ -13,19 +13,19 @@
 
 namespace fuseconv::cuda {
 
-inline constexpr int kGroupUnroll = 4;  // runs that a thread holds
+inline constexpr int kGroupUnroll = 4;  // the number of runs that a thread holds
 inline constexpr int kGroupThreads = 256;
-inline constexpr int64_t kGroupBlocks = 8;  // the least number of blocks per SM
+inline constexpr int64_t kGroupBlocks = 8;  // the minimum number of blocks per SM
 
-// The result of the sums of a row: for each channel of each image, the factors that turn an element into the argument
-// of act: (x - center) * factor + offset.
+// What is computed from the sums of a row: for each channel of each image, the factors that turn an element into the
+// argument of act, (x - center) * factor + offset.
 template <class T>
 struct ChannelArguments {
   int64_t groups;
-  int64_t channels;  // of a group
+  int64_t channels;  // the number of channels in a group
   int64_t weight_stride;
   int64_t bias_stride;
-  const T* weight;  // these two may be null
+  const T* weight;  // weight and bias may be null
   const T* bias;
   RowNorm<T> norm;
   Moments<Compute<T>>* result;  // [N, C]
@@ -34,25 +34,25 @@ struct ChannelArguments {
 // A row is one group of one image.
 template <class T, class Index>
 struct GroupArguments {
-  IndexSpace<Index, 2> kept;   // operands: the number of the row, x
-  IndexSpace<Index, 1> taken;  // operand: x; in runs
+  IndexSpace<Index, 2> kept;   // operands: the row number, x
+  IndexSpace<Index, 1> taken;  // operand: x, in runs
   int64_t rows;
-  int64_t elements;  // of a row
-  Index runs;        // of a row
-  Index part;        // runs
+  int64_t elements;  // the number of elements in a row
+  Index runs;        // the number of runs in a row
+  Index part;        // the number of runs in a part
   int64_t parts;
   const T* x;
-  double* sums;  // [parts, rows, 2], or null for one part
+  double* sums;  // [parts, rows, 2], or null if there is one part
   ChannelArguments<T> channels;
 };
 
-// Adds x - origin and its square over every Threads-th of the runs [begin, end).
+// Adds x - origin and its square over every Threads-th run of [begin, end).
 template <int Size, int Threads, class T, class Index>
 __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a, const T* row, Index begin, Index end,
                                               double origin, double (&sums)[2]) {
   using A = Compute<T>;
   for (; begin < end; begin += kGroupUnroll * Threads) {
-    // Addresses first, so that nothing separates the loads.
+    // All addresses are computed first, so that nothing separates the loads.
     const T* places[kGroupUnroll];
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {
@@ -68,10 +68,10 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
       }
     }
     const int count = min(static_cast<int64_t>(kGroupUnroll), static_cast<int64_t>((end - begin - 1) / Threads + 1));
-    // By parts of a power of two, because the sum of values could overflow.
+    // Values are scaled by a power of two before they are added, because their sum could overflow.
     constexpr A kPart = A(1) / 64;
     static_assert(kGroupUnroll * Size <= 64);
-    // For f16 and bf16 one of the elements is good enough as a center.
+    // For f16 and bf16, any element is accurate enough as a center.
     A values[Size];
     widen_run(runs[0], values);
     A center = values[0];
@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
   }
 }
 
-// Converts the sums of a row to the moments of its channels, by the threads of a group.
+// Converts the sums of a row to the moments of its channels. The threads of a group share the work.
 template <int Threads, class T>
 __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int64_t row, int64_t elements,
                                                double origin, const double (&sums)[2], int lane) {
@@ -114,19 +114,19 @@ __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int
   const double shift = origin - center, n = static_cast<double>(elements);
   const Total<T> distances[2] = {static_cast<Total<T>>((sums[0] + n * shift) * a.norm.share),
                                  static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};
-  // Weight and bias are included before the one rounding.
+  // Weight and bias are included before the only rounding.
   const auto m = a.norm.template moments<Total<T>>(center, distances);
   const int64_t first = row % a.groups * a.channels;
   for (int64_t channel = lane; channel < a.channels; channel += Threads) {
     const Total<T> weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
-    // A missing bias is -0, which does not change a sign.
+    // A missing bias is -0, because adding -0 does not change a sign.
     const Total<T> bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
     a.result[row * a.channels + channel] = {center, static_cast<A>(m.factor * weight),
                                             static_cast<A>(m.offset * weight + bias)};
   }
 }
 
-// blockIdx.y is the part.
+// blockIdx.y is the index of the part.
 template <int Size, int Threads, class T, class Index>
 __global__ void __launch_bounds__(kRowBlock<Threads>) sum_groups(const __grid_constant__ GroupArguments<T, Index> a) {
   const int lane = threadIdx.x % Threads;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>) sum_groups(const __grid_co
   });
 }
 
-// The same for the sums of the parts.
+// The same as sum_groups, but adds the sums of the parts.
 template <int Threads, class T, class Index>
 __global__ void __launch_bounds__(kRowBlock<Threads>) add_parts(const __grid_constant__ GroupArguments<T, Index> a) {
   const int lane = threadIdx.x % Threads;
@@ -187,7 +187,7 @@ void launch_group_moments(CudaHost& host, const ReductionLoops& loops, const T* 
   a.runs = static_cast<Index>(runs);
   a.x = x;
   a.channels = channels;
-  // A block takes one row if it is long, or if there are few rows and a warp would need several steps.
+  // A whole block takes one row if the row is long, or if there are few rows and a warp would need several steps.
   const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < processors * 64);
   const int64_t most = by_block ? std::clamp<int64_t>(runs / (kGroupThreads * kGroupUnroll), 1, 65535) : 1;
   const int64_t parts = std::clamp<int64_t>(processors * kGroupBlocks / a.rows, 1, most);

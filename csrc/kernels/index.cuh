@@ -1,4 +1,4 @@
-// Index spaces on CUDA: from the index of an element, or of a run of elements, to its offset in each operand.
+// Index spaces on CUDA: map the index of an element, or of a run of elements, to its offset in each operand.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace fuseconv::cuda {
 
-// Division by a number known on the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and Montgomery,
-// "Division by invariant integers using multiplication", 1994); for wider ones by division.
+// Divides by a number known on the host. 32-bit numbers below 2^31 are divided by one multiplication (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", 1994), wider numbers by a division instruction.
 template <class Index>
 struct Divisor;
 
@@ -40,8 +40,8 @@ struct Divisor<int64_t> {
 template <class Index>
 using Stride = std::conditional_t<sizeof(Index) == 4, uint32_t, int64_t>;
 
-// Whether the number of runs of `run` elements and the strides fit in 32-bit numbers. The number of runs stays below
-// 2^31 minus the overshoot of the last step of a grid.
+// Returns whether the number of runs of `run` elements and the strides fit in 32-bit numbers. The number of runs must
+// be below 2^31 minus the overshoot of the last step of a grid.
 inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   bool fits = loop.count() / run < (int64_t{1} << 31) - (int64_t{1} << 20);
   for (int operand = 0; operand < operands; ++operand) {
@@ -53,11 +53,12 @@ inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   return fits;
 }
 
-// Runs are along the innermost axis. A last run with fewer than `run` elements is included. Axes are innermost first.
+// An index space of runs along the innermost axis. It includes a last run with fewer than `run` elements. Axes are
+// stored innermost first.
 template <class Index, int Operands>
 struct IndexSpace {
   int32_t rank;
-  Index count;  // of runs
+  Index count;  // the number of runs
   Divisor<Index> sizes[kMaxRank];
   Stride<Index> strides[kMaxRank][Operands];
   Stride<Index> outermost[Operands];
@@ -111,8 +112,8 @@ struct IndexSpace {
   static __device__ __forceinline__ int64_t product(int64_t a, int64_t b) { return a * b; }
 };
 
-// Whether runs of `size` elements along the innermost axis are aligned in an operand, and either contiguous or
-// broadcast from one element. The last run of a one-axis loop may be shorter.
+// Returns whether runs of `size` elements along the innermost axis are aligned in an operand, and are either contiguous
+// or broadcast from one element. The last run of a one-axis loop may be shorter.
 template <class T>
 bool has_aligned_runs(const Loop& loop, int operand, const void* data, int size) {
   const int inner = loop.rank - 1;

@@ -1,4 +1,4 @@
-// The dropout factors of kernels/philox.h as a pointwise input.
+// The dropout factors of kernels/philox.h as an input of a pointwise op.
 #pragma once
 
 #include "kernels/philox.h"
@@ -11,7 +11,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// A source of kernels/pointwise.h.
+// A source in the sense of kernels/pointwise.h.
 struct KeepFactorSource {
   KeepFactors factors;
 

@@ -1,5 +1,5 @@
-// y = act(x weight^T + bias) + residual, or, for a gated layer, act(x gates^T + bias) (x ups^T + bias): one product and
-// its epilogue.
+// Computes y = act(x weight^T + bias) + residual, or, for a gated layer, act(x gates^T + bias) (x ups^T + bias): one
+// product and its epilogue.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,15 @@
 
 namespace fuseconv {
 
-// x [..., K]; weight [N, K] of any strides, or [2H, K], gates before ups, if gated; y is contiguous.
+// x is [..., K]; weight is [N, K] with any strides, or, if gated, [2H, K] with the gates before the ups; y is
+// contiguous.
 struct LinearLayer {
   In x, weight;
   std::optional<In> bias, residual;
   Activation activation;
   bool gated;
   bool tf32;                               // whether f32 may be multiplied in TF32 (CUDA)
-  std::optional<linear::Backend> backend;  // none: the fastest (CUDA)
+  std::optional<linear::Backend> backend;  // nothing selects the fastest (CUDA)
   Out y;
 };
 

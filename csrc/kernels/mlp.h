@@ -1,4 +1,4 @@
-// Two or three narrow linear layers, one after the other: h_i = act_i(h_(i-1) weight_i^T + bias_i).
+// Computes two or three narrow linear layers in sequence: h_i = act_i(h_(i-1) weight_i^T + bias_i).
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace fuseconv {
 
-inline constexpr int64_t kMaxMlpWidth = 256;  // of x and of every layer
+inline constexpr int64_t kMaxMlpWidth = 256;  // the maximum width of x and of every layer
 
 struct MlpLayer {
   In weight;

@@ -1,8 +1,8 @@
 // The layers of kernels/mlp.h on CUDA in f16 and bf16, as the kernels see them. One kernel runs all layers over tiles
 // of rows.
 //
-//   mlp_sm90.cu  on Hopper: wgmma, operands copied by TMA; dense rows at multiples of 16 bytes
-//   mlp_mma.cu   from sm_80 on: mma.sync; any strides
+//   mlp_sm90.cu  on Hopper: wgmma, operands copied by TMA; requires dense rows at multiples of 16 bytes
+//   mlp_mma.cu   from sm_80 on: mma.sync; supports any strides
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace fuseconv::cuda {
 
 struct MlpOperands {
-  const void* weight;  // [outputs, inputs] of these strides
+  const void* weight;  // [outputs, inputs] with these strides
   int64_t weight_strides[2];
   const void* bias;  // [outputs], or null
   int64_t bias_stride;
@@ -33,7 +33,7 @@ struct MlpProblem {
   void* y;  // [rows, outputs of the last layer], dense
   void* stream;
 
-  // The largest width, rounded up to 64, 128 or 256: the width that a kernel is compiled for.
+  // Returns the largest width, rounded up to 64, 128 or 256: the widths for which kernels are compiled.
   int width() const {
     int widest = layer[0].inputs;
     for (int i = 0; i < layers; ++i) {
@@ -43,7 +43,7 @@ struct MlpProblem {
   }
 };
 
-// Calls `function` with width() as a constant.
+// Calls `function` with width() as a compile-time constant.
 template <class Function>
 void dispatch_width(const MlpProblem& p, Function function) {
   switch (p.width()) {
@@ -56,7 +56,7 @@ void dispatch_width(const MlpProblem& p, Function function) {
   }
 }
 
-// Whether TMA can address all operands and the device has compute capability 9.0.
+// Returns whether TMA can address all operands and the device has compute capability 9.0.
 bool mlp_sm90_takes(const MlpProblem& problem);
 void mlp_sm90(const MlpProblem& problem);
 void mlp_mma(const MlpProblem& problem);

@@ -1,21 +1,21 @@
 // The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a).
 //
-// A persistent grid. A warpgroup takes 64 rows through all layers in registers: the accumulators of one layer have the
-// register layout of the A operand of wgmma in the next. Two warpgroups work in ping-pong, one layer at a time, so that
-// the activations of one overlap the products of the other. A producer copies the weights to a ring of steps of 64
-// along k. The ring holds all layers if they fit (widths up to 128), and is refilled from L2 if not. Both warpgroups
-// use each step, so that 128 rows share its cost.
+// The grid is persistent. A warpgroup takes 64 rows through all layers in registers: the accumulators of one layer have
+// the register layout of the A operand of wgmma in the next layer. Two warpgroups work in ping-pong, one layer at a
+// time, so that the activations of one overlap the products of the other. A producer copies the weights to a ring of
+// steps of 64 along k. The ring holds all layers if they fit (widths up to 128), and is otherwise refilled from L2.
+// Both warpgroups use each step, so that 128 rows share its cost.
 #pragma once
 
 #include "kernels/mlp_sm90_layer.cuh"
 
 namespace fuseconv::cuda::mlp {
 
-// The layout of shared memory, in bytes from the first multiple of 1024.
+// The layout of shared memory. Offsets are in bytes from the first multiple of 1024.
 template <int width>
 struct Shape {
   static constexpr int kWidth = width, kSteps = kWidth / 64, kThreads = 384;
-  static constexpr int kStages = kWidth == 256 ? 4 : kSteps * 3;  // of the ring of weights
+  static constexpr int kStages = kWidth == 256 ? 4 : kSteps * 3;  // stages in the ring of weights
   static constexpr int kSlots = 4 / kSteps;                       // tiles of x in flight per warpgroup
   static constexpr uint32_t kWeightBytes = kWidth * 128, kSlotBytes = kSteps * kBoxBytes;
   static constexpr uint32_t kX = kStages * kWeightBytes, kStaging = kX + 2 * kSlots * kSlotBytes;
@@ -26,7 +26,7 @@ struct Shape {
   static_assert(kBytes <= 227 * 1024);
 };
 
-// Producer: copies the weights, a step of 64 columns of a layer at a time, once or for each round of tiles.
+// Producer: copies the weights, one step of 64 columns of a layer at a time, either once or for each round of tiles.
 template <class S>
 __device__ __forceinline__ void copy_weights(const Arguments& a, uint32_t shared, int rounds) {
   Ring<S::kStages> ring;
@@ -43,7 +43,7 @@ __device__ __forceinline__ void copy_weights(const Arguments& a, uint32_t shared
   }
 }
 
-// Producer: copies the tiles of x of both warpgroups.
+// Producer: copies the tiles of x for both warpgroups.
 template <class S>
 __device__ __forceinline__ void copy_x(const Arguments& a, uint32_t shared, int rounds) {
   Ring<S::kSlots> ring;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void copy_x(const Arguments& a, uint32_t shared, int 
   }
 }
 
-// Writes 16 rows of one warp, starting at `row`.
+// Writes the 16 rows of one warp, starting at `row`.
 template <class Element, class S>
 __device__ __forceinline__ void store(const Arguments& a, const uint32_t (&h)[S::kWidth / 16][4], int row,
                                       uint32_t staging, int& buffer, int lane) {
@@ -90,13 +90,13 @@ __device__ __forceinline__ void store(const Arguments& a, const uint32_t (&h)[S:
   }
 }
 
-// A consumer warpgroup.
+// Runs a consumer warpgroup.
 template <class Element, class S>
 __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, const Element* bias, int rounds) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
   const bool resident = a.steps <= S::kStages;
   const uint32_t staging = shared + S::kStaging + warp * 2 * kStripBytes;
-  // Row lane % 16 of this warp's rows in a box, and the 16 bytes of it that the lane reads, before swizzling.
+  // The lane reads row lane % 16 of this warp's rows in a box, and 16 bytes of that row, before swizzling.
   const uint32_t x_row = (warp % 4 * 16 + lane % 16) * 128;
   int buffer = 0;
   Ring<S::kStages> weights;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
   }
   for (int round = 0; round < rounds; ++round, x.advance()) {
     const int tile = (2 * round + group) * gridDim.x + blockIdx.x;
-    // The last round may have no tile for the second group; the first group is then alone.
+    // In the last round there may be no tile for the second group; the first group then works alone.
     const bool alone = static_cast<int>((2 * round + 1) * gridDim.x + blockIdx.x) >= a.tiles;
     if (tile >= a.tiles) {
       break;

@@ -1,7 +1,7 @@
-// Shared by the two Hopper kernels of mlp.h: their arguments, and the epilogue of a layer.
+// Shared by the two Hopper kernels of mlp.h: their arguments and the epilogue of a layer.
 //
-// Values between layers are pairs of 16 bits in the layout of wgmma and ldmatrix: h[s] is 16 columns of 16 rows per
-// warp, of which this thread has 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
+// Values between layers are pairs of 16-bit elements in the layout of wgmma and ldmatrix: h[s] holds 16 columns of 16
+// rows per warp, of which this thread holds 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
 #pragma once
 
 #include "arch/pairs.cuh"
@@ -20,13 +20,13 @@ using arch::unpack;
 using linear::Ring;
 
 inline constexpr uint32_t kBoxBytes = 64 * 128;    // 64 rows of 64 columns
-inline constexpr uint32_t kStripBytes = 16 * 128;  // a warp's rows of these
+inline constexpr uint32_t kStripBytes = 16 * 128;  // a warp's rows of a box
 
 struct Layer {
   const void* bias;
   int64_t bias_stride;
   int outputs;
-  int steps;  // of 64 along k
+  int steps;  // the number of steps of 64 along k
   Activation activation;
 };
 
@@ -34,11 +34,12 @@ struct Arguments {
   CUtensorMap x, y, weight[3];
   Layer layer[3];
   int layers, rows, tiles;
-  int steps;           // of all layers
-  void* y_by_element;  // if the rows of y are not at multiples of 16 bytes; else null
+  int steps;           // the steps of all layers
+  void* y_by_element;  // set if the rows of y are not at multiples of 16 bytes; else null
 };
 
-// 256 threads copy the biases of all layers to shared memory, `kColumns` of each starting at column `first`.
+// Copies the biases of all layers to shared memory with 256 threads: `kColumns` elements of each, starting at column
+// `first`.
 template <class Element, int kColumns>
 __device__ __forceinline__ void load_bias(const Arguments& a, Element* bias, int first, int thread) {
   for (int i = thread; i < a.layers * kColumns; i += 256) {
@@ -69,7 +70,7 @@ __device__ __forceinline__ void activate(Epilogue act, uint32_t (&h)[kWidth / 16
 template <class Element, int kWidth>
 __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kWidth / 16][4],
                                          const float (&d)[kWidth / 2], const Element* bias) {
-  // Not with_constant: a lambda over h and d costs the small layers 4 % (H200).
+  // This does not use with_constant, because a lambda over h and d costs the small layers 4 % (H200).
   switch (activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
@@ -79,7 +80,8 @@ __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kW
   }
 }
 
-// Columns that a layer does not have are set to 0, like their weights in the next layer, because 0 * NaN would be NaN.
+// Sets the columns that a layer does not have to 0. Their weights in the next layer are also 0, but 0 * NaN would be
+// NaN.
 template <int kSteps16>
 __device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int outputs, int thread_column) {
 #pragma unroll
@@ -89,7 +91,7 @@ __device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int out
   }
 }
 
-// Writes 64 columns of this warp's rows, those of h from 16 * `part` on, to `to`, swizzled as TMA does.
+// Writes 64 columns of this warp's rows to `to`, swizzled as TMA does. The columns start at column 16 * `part` of h.
 template <int kSteps16>
 __device__ __forceinline__ void write_strip(const uint32_t (&h)[kSteps16][4], int part, uint32_t to, int lane) {
 #pragma unroll

@@ -1,18 +1,18 @@
 // The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), for widths from 129 to 256 and so few rows that with
 // mlp_sm90.cuh most SMs would have no tile. Two SMs share a tile, and each loads half of the weights.
 //
-// A cluster of two blocks has 64 rows. A block has half of the columns of every layer, and each of its two warpgroups
-// half of those: 64, one box. Where the values of a layer are the operand of the next, a warpgroup writes its box to
-// the shared memory of its own block and copies it to the other block. Two buffers of four boxes alternate, and x is
-// the first. No buffer is overwritten before all have read it, because the boxes that a warpgroup waits for in the
-// other buffer were computed from it.
+// A cluster of two blocks takes 64 rows. A block computes half of the columns of every layer, and each of its two
+// warpgroups half of those columns: 64 columns, which are one box. If the values of a layer are the operand of the next
+// layer, a warpgroup writes its box to the shared memory of its own block and copies it to the other block. Two buffers
+// of four boxes alternate, and x fills the first buffer. No buffer is overwritten before all warpgroups have read it,
+// because the boxes in the other buffer, for which a warpgroup waits, were computed from it.
 #pragma once
 
 #include "kernels/mlp_sm90_layer.cuh"
 
 namespace fuseconv::cuda::mlp {
 
-// The layout of shared memory, in bytes from the first multiple of 1024.
+// The layout of shared memory. Offsets are in bytes from the first multiple of 1024.
 struct Split {
   static constexpr int kBoxes = 4, kStages = 8, kColumns = 128;
   static constexpr int kConsumers = 256, kThreads = kConsumers + 32;
@@ -29,11 +29,11 @@ struct Split {
   static __device__ __forceinline__ uint32_t box_full(int buffer, int number) {
     return kValuesFull + (buffer * kBoxes + number) * 8;
   }
-  // Steps along k start with those whose values this block computes.
+  // The steps along k start with the steps whose values this block computes.
   static __device__ __forceinline__ int step(int i, int rank) { return (i + 2 * rank) % kBoxes; }
 };
 
-// Producer: copies the weights of this block's columns, and half of the boxes of x to both blocks.
+// Producer: copies the weights of this block's columns, and copies half of the boxes of x to both blocks.
 __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t shared, int rank, int tile) {
   Ring<Split::kStages> ring;
   for (int layer = 0; layer < a.layers; ++layer) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t share
   }
 }
 
-// A consumer warpgroup.
+// Runs a consumer warpgroup.
 template <class Element>
 __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, const Element* bias, int rank,
                                            int tile) {
@@ -72,8 +72,8 @@ __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, 
 #pragma unroll
     for (int i = 0; i < Split::kBoxes; ++i) {
       const int step = Split::step(i, rank);
-      // Also waits for a box that this layer does not use: when all have arrived, all other warpgroups have left the
-      // previous buffer, and no copy is left behind.
+      // Also waits for a box that this layer does not use: once all boxes have arrived, all other warpgroups have left
+      // the previous buffer, and no copy is still in flight.
       barrier_wait(shared + Split::box_full(buffer, step), layer / 2);
       if (step < steps) {
         barrier_wait(shared + Split::kWeightFull + weights.stage * 8, weights.parity);
@@ -130,7 +130,7 @@ template <class Element>
 __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes, the same in both blocks.
+  // Swizzled tiles start at multiples of 1024 bytes, at the same address in both blocks.
   uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const uint32_t shared = shared_address(base);
   const int rank = static_cast<int>(cluster_rank()), tile = static_cast<int>(blockIdx.x / 2);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const 
     run_layers(a, shared, bias, rank, tile);
   }
   __syncwarp();
-  // A block must not exit before the other has received what it sends.
+  // A block must not exit before the other block has received the boxes that this block sends.
   cluster_sync();
 #endif
 }

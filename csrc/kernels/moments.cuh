@@ -1,10 +1,10 @@
-// The mean and the mean square of a row, or of its distances to the mean, on CUDA.
+// Computes the mean and the mean square of a row, or of the row's distances to the mean, on CUDA.
 //
 // The moments follow from the distances to any origin that is not too far from the values; see kernels/moments.h. For
-// f64 the origin is the rounded mean. For f16 and bf16 the first element of the row is close enough: it is at most
-// sqrt(columns) standard deviations from the mean. For f32 it is 0, because the sums are in f64, where the square of an
-// f32 is exact: a mean of 1000 standard deviations costs the variance 6 of its 16 digits. So all but f64 need one pass
-// over a row and one exchange between its threads.
+// f64, the origin is the rounded mean. For f16 and bf16, the first element of the row is close enough: it is at most
+// sqrt(columns) standard deviations from the mean. For f32, the origin is 0, because the sums are in f64, where the
+// square of an f32 is exact: a mean of 1000 standard deviations costs the variance 6 of its 16 digits. Therefore every
+// dtype except f64 needs only one pass over a row and one exchange between the row's threads.
 #pragma once
 
 #include "core/coarse.cuh"
@@ -12,7 +12,7 @@
 
 namespace fuseconv::cuda {
 
-// (s - center - correction) * factor, as (s - center) * factor + offset.
+// Represents (s - center - correction) * factor as (s - center) * factor + offset.
 template <class A>
 struct Moments {
   A center;
@@ -22,11 +22,11 @@ struct Moments {
   __device__ __forceinline__ A normalised(A s) const { return fma(s - center, factor, offset); }
 };
 
-// The type in which the sums of threads are added.
+// The type in which the sums of different threads are added.
 template <class T>
 using Total = std::conditional_t<sizeof(T) == 2, float, double>;
 
-// The parameters of the moments that do not depend on the row.
+// The parameters of the moments that are the same for all rows.
 template <class T>
 struct RowNorm {
   Total<T> share;  // 1 / columns
@@ -37,8 +37,8 @@ struct RowNorm {
   RowNorm(int64_t columns, double eps, bool centred)
       : share(static_cast<Total<T>>(1.0 / columns)), eps(static_cast<Total<T>>(eps)), centred(centred) {}
 
-  // Approximately the mean: in f32 its last bits are dropped, so that the difference to an element is exact or nearly
-  // so.
+  // Returns approximately the mean. In f32 its last bits are dropped, so that the difference from an element is exact
+  // or nearly exact.
   __device__ __forceinline__ Compute<T> center(Total<T> mean) const {
     if constexpr (std::is_same_v<T, float>) {
       return __uint_as_float(__float_as_uint(static_cast<float>(mean)) & 0xffffff00u);
@@ -47,22 +47,23 @@ struct RowNorm {
     }
   }
 
-  // Adds a distance to the origin: its part of the mean, and its square. A sum of distances could overflow, and the
-  // mean that PyTorch updates by each element does not.
+  // Adds the distance of an element to the origin: its contribution to the mean, and its square. The distance is scaled
+  // before it is added, because a sum of distances could overflow where PyTorch, which updates the mean with each
+  // element, does not.
   __device__ __forceinline__ void add(Total<T> distance, Total<T> (&sums)[2]) const {
     sums[0] += distance * share;
     sums[1] += distance * distance;
   }
 
-  // From the mean distance to the origin and the sum of squared distances. A zero offset is -0, which does not change a
-  // sign.
+  // Computes the moments from the mean distance to the origin and the sum of squared distances. A zero offset is -0,
+  // because adding -0 does not change a sign.
   template <class A = Compute<T>>
   __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
     const Total<T> distance = centred ? sums[0] : Total<T>(0);
     // Squares of bf16 overflow from 1e19 on. The factor is then 0, as in PyTorch, and not NaN.
     const Total<T> squares = sums[1] * share;
     const Total<T> variance = isinf(squares) ? squares : squares - distance * distance;
-    // In a form that propagates NaN.
+    // This comparison propagates NaN.
     const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
     const Compute<T> near = std::is_same_v<T, float> && centred ? center(origin + distance) : origin;
     const Total<T> correction = distance - (near - static_cast<Total<T>>(origin));
@@ -70,8 +71,8 @@ struct RowNorm {
   }
 };
 
-// The moments of a row in registers. `values(chunk, v)` returns a thread's elements of a chunk, with zeros past the end
-// of the row. `first` is the first element of the row; only f16 and bf16 need it.
+// Computes the moments of a row in registers. `values(chunk, v)` returns a thread's elements of a chunk, with zeros
+// past the end of the row. `first` is the first element of the row; only f16 and bf16 need it.
 template <class T, int Threads, int Chunks, class Values>
 __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& group, const RowNorm<T>& norm,
                                                               Values values, Compute<T> first, int lane, int columns) {
@@ -108,7 +109,7 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
   return norm.moments(origin, sums);
 }
 
-// The same for a row in memory, `load(column)`, by the threads of a block.
+// The same for a row in memory, which the threads of a block read with `load(column)`.
 template <class T, int Threads, class Load>
 __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
                                                           int64_t columns) {

@@ -1,4 +1,5 @@
-// The mean and the mean square of a row, or of its distances to the mean. Compiled once per instruction set.
+// Computes the mean and the mean square of a row, or of the row's distances to the mean. Compiled once per instruction
+// set.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +18,9 @@ struct Moments {
   A factor;
 };
 
-// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). The
-// distances to a center near the mean are small and nearly exact, and their own mean corrects the error of the center.
+// Uses the corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance",
+// 1983). The distances to a center near the mean are small and nearly exact, and their own mean corrects the error of
+// the center.
 template <class A>
 Moments<A> moments(const A* s, int64_t n, double eps, bool centred) {
   const double share = 1.0 / n;

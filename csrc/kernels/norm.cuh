@@ -1,8 +1,8 @@
 // The norms of kernels/norm.h on CUDA.
 //
-// Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes and are
-// read once, and so are rows that lie across memory (norm_across.cuh). Others use a kernel that reads them two or three
-// times, usually from cache.
+// Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes, so that
+// they are read only once. Rows that lie across memory are also read only once (norm_across.cuh). All other rows use a
+// kernel that reads them two or three times, usually from cache.
 #pragma once
 
 #include "arch/math.cuh"
@@ -12,8 +12,8 @@
 
 namespace fuseconv::cuda {
 
-// Calls body(activate), where activate(values) applies the activation to an array in place. There is one branch around
-// the whole body, so that its loads can be issued at once.
+// Calls body(activate), where activate(values) applies the activation to an array in place. One branch encloses the
+// whole body, so that the body's loads can be issued at once.
 template <class T, class Body>
 __device__ __forceinline__ void with_activation(Activation activation, Body body) {
   const auto each = [&](auto function) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void with_activation(Activation activation, Body body
   });
 }
 
-// Registers per thread besides those of its row: about the fewest without spills on an H200.
+// The number of registers per thread besides those for its row. This is about the minimum without spills on an H200.
 template <class T, bool kResidual, int Threads>
 constexpr int other_registers() {
   if (sizeof(T) == 2) {
@@ -47,10 +47,10 @@ constexpr int other_registers() {
   return sizeof(T) == 4 && Threads == 512 ? 24 : 32;
 }
 
-// Rows of at most Threads * Chunks runs.
+// Handles rows of at most Threads * Chunks runs.
 //
-// f16 and bf16 are held as in memory, and x and the residual separately, because their sum has more digits. Half the
-// registers and twice the rows in flight are worth widening everything twice.
+// f16 and bf16 values are held as they are in memory, and x and the residual are held separately, because their sum has
+// more digits. This halves the registers and doubles the rows in flight, which is worth widening everything twice.
 template <class T, bool kResidual, int Threads, int Chunks>
 __global__ void __launch_bounds__(kRowBlock<Threads>,
                                   kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1),
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
       if (kResidual && a.sum != nullptr) {
         store_run(a.sum + offsets[3] + column, narrow_run<T>(v));
       }
-      // A missing bias is -0, which does not change a sign.
+      // A missing bias is -0, because adding -0 does not change a sign.
       widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
       widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
 #pragma unroll
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Rows of any length and strides, one block each.
+// Handles rows of any length and strides, one block per row.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_constant__ NormArguments<T> a) {
   using A = Compute<T>;

@@ -1,8 +1,8 @@
 // s[r, c] = x[r, c] + residual[r, c];  y[r, c] = act((s[r, c] - m[r]) / sqrt(v[r] + eps) * weight[c] + bias[c])
 //
-// Layer norm is centered: m is the mean of row r and v the mean of squared distances to it. RMS norm is not: m is 0 and
-// v the mean of squares (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). Computes in f32 for f32,
-// f16 and bf16, and in f64 for f64. The norm is that of s before s is rounded to f16 or bf16.
+// Layer norm is centered: m is the mean of row r, and v is the mean of squared distances to m. RMS norm is not
+// centered: m is 0, and v is the mean of squares (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+// Computes in f32 for f32, f16 and bf16, and in f64 for f64. Normalizes s before s is rounded to f16 or bf16.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Norm {
   std::optional<Out> sum;  // s, if the caller needs it
 };
 
-// Checks the arguments that all row norms have in common.
+// Checks the arguments that are common to all row norms.
 inline void check_norm(const char* op, In x, const std::optional<In>& weight, const std::optional<In>& bias) {
   check_has_dims(op, {"x", x});
   common_dtype(op, {{"x", x}});
@@ -40,7 +40,7 @@ inline void check_norm(const char* op, In x, const std::optional<In>& weight, co
   }
 }
 
-// The results of a norm of x + residual: y, and s if it is kept, else an empty tensor.
+// Returns the results of a norm of x + residual: y, and s if it is kept, else an empty tensor.
 inline std::array<Spec, 2> norm_and_sum(const char* op, In x, In residual, bool keep_sum) {
   common_dtype(op, {{"x", x}, {"residual", residual}});
   check_same_sizes(op, {"x", x}, {"residual", residual});

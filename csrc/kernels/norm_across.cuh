@@ -1,9 +1,9 @@
-// Norms of rows that lie across memory, as those of x.transpose(1, 2) do: not the elements of a row are adjacent, but
-// those of neighboring rows.
+// Norms of rows that lie across memory, such as the rows of x.transpose(1, 2). In memory, the elements of a row are not
+// adjacent; the elements of neighboring rows are.
 //
-// A block copies the elements of kTile neighboring rows to shared memory as they are in memory, so that x is read once.
-// A thread always copies elements of the same rows and adds up their moments on the way. Then each warp writes 64
-// columns of several rows, two columns a thread, so that y, whose rows are dense, is written in whole lines.
+// A block copies the elements of kTile neighboring rows to shared memory in memory order, so that x is read once. A
+// thread always copies elements of the same rows and accumulates their moments at the same time. Then each warp writes
+// 64 columns of several rows, two columns per thread, so that y, whose rows are dense, is written in whole cache lines.
 #pragma once
 
 #include <utility>
@@ -13,31 +13,31 @@
 
 namespace fuseconv::cuda {
 
-inline constexpr size_t kMostAcrossShared = 96 << 10;  // of a block; every GPU from sm_80 on has 99 KiB
-inline constexpr int kAcrossThreads = 512;             // or half as many for rows up to kFewColumns
+inline constexpr size_t kMostAcrossShared = 96 << 10;  // the limit per block; every GPU from sm_80 on has 99 KiB
+inline constexpr int kAcrossThreads = 512;             // half as many for rows of up to kFewColumns
 inline constexpr int kFewColumns = 384;
-inline constexpr int kCopies = 4;      // loads of a thread in flight
-inline constexpr int kRowsAtOnce = 8;  // whose stores are independent
+inline constexpr int kCopies = 4;      // the loads of a thread in flight
+inline constexpr int kRowsAtOnce = 8;  // the rows whose stores are independent
 
-// Elements of neighboring rows that a thread loads at once.
+// The number of elements of neighboring rows that a thread loads at once.
 template <class T>
 inline constexpr int kAcrossRun = 8 / sizeof(T);
 
-// A loop over rows whose last axis is along memory in x, and in the others that are named.
+// A loop over rows whose last axis is along memory in x, and also in the other operands that are set here.
 struct Across {
   bool residual, sum;
   bool pairs;     // whether two columns of dense rows can be stored at once
-  int64_t tiles;  // along the last axis
+  int64_t tiles;  // the number of tiles along the last axis
 };
 
-// The place of an element in shared memory: neither the rows nor the columns of a warp share banks.
+// Returns the position of an element in shared memory. Neither the rows nor the columns of a warp share banks.
 template <int kTile>
 __device__ __forceinline__ int tile_place(int row, int column) {
   return column * kTile + (row ^ (column & (kTile - 1)));
 }
 
-// The moments of kTile rows from the threads' sums over their columns, which are distances from the origins. Thread t
-// has the kSize rows from t % (kTile / kSize) * kSize on.
+// Computes the moments of kTile rows from the threads' sums over their columns. The sums are over distances to the
+// origins. Thread t holds kSize rows, starting at row t % (kTile / kSize) * kSize.
 template <class T, int kTile, int kSize, int kThreads>
 __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T> (&sums)[kSize][2],
                                                 const Compute<T> (&origins)[kSize], Moments<Compute<T>>* moments) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T>
   __syncthreads();
 }
 
-// Runs of kSize rows are aligned in every operand that is read or written across.
+// Requires that runs of kSize rows are aligned in every operand that is read or written across.
 template <class T, int kTile, int kSize, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     norm_across(const __grid_constant__ NormArguments<T> a, const __grid_constant__ Across across) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   int64_t offsets[4];
   row_offsets(a.rows, outer * a.rows.sizes[axis] + first, offsets);
 
-  if (a.residual != nullptr && !across.residual) {  // its rows are dense, or nearly
+  if (a.residual != nullptr && !across.residual) {  // the rows of the residual are dense, or nearly
     for (int r = warp; r < rows; r += kWarps) {
       const T* const residual = a.residual + offsets[2] + r * a.rows.strides[2][axis];
 #pragma unroll 8
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   A origins[kSize] = {};
   Total<T> sums[kSize][2] = {};
   if (active) {
-    // f16, bf16 and f64 measure distances from the first element of a row; f32 from 0, in f64.
+    // f16, bf16 and f64 measure distances from the first element of a row; f32 measures them from 0, in f64.
     if (a.norm.centred && !std::is_same_v<T, float>) {
       A added[kSize] = {};
       widen_run(load_run<kSize>(x_at), origins);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     residual_at += own * a.column_strides[2];
   }
   if (a.residual != nullptr && !across.residual) {
-    __syncthreads();  // the origins are read before the sums are written
+    __syncthreads();  // the origins must be read before the sums are written
   }
   for (int start = own; start < columns && active; start += kStep * kCopies) {
     Run<T, kSize> x[kCopies], residual[kCopies];
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     }
   }
 
-  // A warp takes a strip of 64 columns of several rows at a time. The first one's weights are loaded ahead.
+  // A warp takes a strip of 64 columns of several rows at a time. The weights of the first strip are loaded ahead.
   const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce, items = groups * ((columns + 63) / 64);
   A scale[2], shift[2];
   const auto load_affine = [&](int column) {
@@ -233,14 +233,14 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   }
 }
 
-// Whether an operand has rows side by side: its last axis of rows is along memory, its columns are not.
+// Returns whether the rows of an operand lie side by side: its last axis of rows is along memory, its columns are not.
 template <class T>
 bool lies_across(const NormArguments<T>& a, int operand) {
   const int axis = a.rows.rank - 1;
   return a.rows.sizes[axis] > 1 && a.rows.strides[operand][axis] == 1 && a.column_strides[operand] != 1;
 }
 
-// Whether runs of rows are aligned.
+// Returns whether runs of rows are aligned.
 template <class T>
 bool has_aligned_runs(const NormArguments<T>& a, int operand, const T* data) {
   constexpr int kSize = kAcrossRun<T>;
@@ -253,7 +253,7 @@ bool has_aligned_runs(const NormArguments<T>& a, int operand, const T* data) {
   return aligned;
 }
 
-// Whether pairs of columns are aligned, if the rows are dense.
+// Returns whether pairs of columns are aligned if the rows are dense.
 template <class T>
 bool has_pairs(const NormArguments<T>& a, int operand, const T* data) {
   bool aligned = a.columns % 2 == 0 && reinterpret_cast<uintptr_t>(data) % (2 * sizeof(T)) == 0;
@@ -263,7 +263,7 @@ bool has_pairs(const NormArguments<T>& a, int operand, const T* data) {
   return aligned;
 }
 
-// Runs the kernel if it is for these operands.
+// Runs the kernel if it supports these operands, and returns whether it did.
 template <class T>
 bool run_across(NormArguments<T> a, cudaStream_t stream) {
   if (a.residual != nullptr && !lies_across(a, 1)) {

@@ -1,4 +1,4 @@
-// The arguments of the kernels of a norm.
+// The arguments of a norm's kernels.
 #pragma once
 
 #include "kernels/moments.cuh"
@@ -16,7 +16,7 @@ struct NormArguments {
   int64_t bias_stride;
   T* y;
   const T* x;
-  const T* residual;  // these four may be null
+  const T* residual;  // residual, sum, weight and bias may be null
   T* sum;
   const T* weight;
   const T* bias;
@@ -27,7 +27,7 @@ struct NormArguments {
 
 template <class T>
 NormArguments<T> arguments_of(const Norm& norm) {
-  // In the loop x stands in for missing operands; their pointers stay null.
+  // In the loop, x stands in for missing operands; their pointers stay null.
   const In operands[4] = {norm.y, norm.x, norm.residual ? *norm.residual : norm.x, norm.sum ? In(*norm.sum) : norm.x};
   const auto data = [](const std::optional<In>& tensor) {
     return tensor ? static_cast<const T*>(tensor->data) : nullptr;

@@ -1,8 +1,8 @@
 // With n = (x - m) / sqrt(v + eps) as in kernels/norm.h, h = grad * weight, C columns, and the mean over columns:
-//   grad_x = (h - mean(h) - n mean(h n)) / sqrt(v + eps) + grad_sum;   mean(h) for centred norms only
+//   grad_x = (h - mean(h) - n mean(h n)) / sqrt(v + eps) + grad_sum;   mean(h) for centered norms only
 //   grad_weight[c] = sum over rows of grad n;   grad_bias[c] = sum over rows of grad
 //
-// A row is read once; m and v are recomputed. Rows are added in a fixed order, so the same call gives the same bits.
+// Each row is read once; m and v are recomputed. Rows are added in a fixed order, so the same call gives the same bits.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct NormGradients {
   double eps;
   bool centred;
   Out grad_x;
-  std::optional<Out> grad_weight;  // contiguous; sums of columns where the caller wants them
+  std::optional<Out> grad_weight;  // contiguous; the column sums, if the caller needs them
   std::optional<Out> grad_bias;
 };
 

@@ -12,7 +12,7 @@ struct KeepFactorOperand {
   int64_t first = 0;  // the index of the first element of the slab
 
   struct Place {
-    uint64_t index;  // of the first element
+    uint64_t index;  // the index of the first element
     uint64_t seed;
   };
 
@@ -35,7 +35,7 @@ struct KeepFactorOperand {
     Vector<A, Size> result;
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
-      // Without a runtime index into the words, which would put them in local memory.
+      // This avoids a runtime index into the words, which would put the words in local memory.
       uint32_t word = words[i / 2];
 #pragma unroll
       for (int other = 1; other < 8 / Size; ++other) {

@@ -1,8 +1,8 @@
-// Random numbers as a function of a key and a counter, and the dropout factors derived from them.
+// Computes random numbers as a function of a key and a counter, and dropout factors from random numbers.
 //
-// Philox 4x32-7: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, where seven
-// rounds pass all of TestU01's batteries. There is no state, so every thread and device can compute the number of any
-// element, and a backward pass can recompute it.
+// The generator is Philox 4x32-7: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011, where seven rounds pass all of TestU01's batteries. It has no state, so every thread and device can compute the
+// number of any element, and a backward pass can recompute it.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct PhiloxWords {
   uint32_t x, y, z, w;
 };
 
-// The four words at `counter`, whose upper 64 bits are 0, with the key `key`.
+// Returns the four words at `counter`, whose upper 64 bits are 0, for the key `key`.
 FUSECONV_INLINE PhiloxWords philox(uint64_t counter, uint64_t key) {
   PhiloxWords c{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
   uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
@@ -34,11 +34,12 @@ FUSECONV_INLINE PhiloxWords philox(uint64_t counter, uint64_t key) {
   return c;
 }
 
-// The dropout factor of an element: 1 / (1 - p), or 0 if it is dropped. Element i, in row-major order, uses the 16 bits
-// i % 8 of the words at counter i / 8, the lower half of a word first. It is dropped if they are below p 2^16, rounded.
-// Random numbers are most of the work of the kernel, and eight of 16 bits cost as much as four of 32 bits.
+// The dropout factor of an element: 1 / (1 - p), or 0 if the element is dropped. Element i, in row-major order, uses 16
+// bits, number i % 8, of the words at counter i / 8, the lower half of a word first. The element is dropped if these
+// bits are below p 2^16, rounded. Random numbers are most of the kernel's work, and eight numbers of 16 bits cost as
+// much as four of 32 bits.
 struct KeepFactors {
-  const int64_t* seed;  // in the memory of the tensor: on CUDA the host cannot read it
+  const int64_t* seed;  // in the memory of the tensor, which the host cannot read on CUDA
   uint32_t threshold;
   double factor;
 
@@ -47,7 +48,7 @@ struct KeepFactors {
         threshold(p == 1 ? 1 << 16 : static_cast<uint32_t>(std::min(p * 0x1p16 + 0.5, 0x1p16 - 1))),
         factor(p == 1 ? 0 : 1 / (1 - p)) {}
 
-  // Whether the element that uses the upper or the lower half of a word is dropped.
+  // Returns whether the element that uses the upper or the lower half of a word is dropped.
   FUSECONV_INLINE bool drops(uint32_t word, bool upper) const {
     return (upper ? word >> 16 : word & 0xffffu) < threshold;
   }

@@ -1,5 +1,5 @@
-// y[n, h, w, c] = x[n, c, h, w] for c < C, and 0 for C <= c < 4: images of few channels as cuDNN's kernels for the
-// first layer of a model take them.
+// Computes y[n, h, w, c] = x[n, c, h, w] for c < C, and 0 for C <= c < 4. This pads images with few channels to the
+// layout that cuDNN's kernels for a model's first layer require.
 #pragma once
 
 #include "core/host.h"
@@ -8,7 +8,7 @@ namespace fuseconv::cuda {
 
 inline constexpr int kPixelChannels = 4;
 
-// x [N, C, H, W] in f16 or bf16, of any strides, with 1 <= C <= 4; y [N, 4, H, W] is channels last.
+// x is [N, C, H, W] in f16 or bf16, with any strides and 1 <= C <= 4; y is [N, 4, H, W] and channels last.
 void pack_pixels(CudaHost& host, In x, Out y);
 
 }  // namespace fuseconv::cuda

@@ -1,8 +1,9 @@
-// y = formula(x...), elementwise with broadcasting, over tensors with any strides.
+// Computes y = formula(x...), elementwise with broadcasting, over tensors with any strides.
 //
-// One kernel. A thread takes runs along the innermost axis: 16 bytes if every operand is aligned and dense or constant
-// along that axis, else one element, and then several, so that many loads are in flight. Indices have 32 bits: a larger
-// loop is cut into slabs. Formulas of f16 and bf16 are computed with core/coarse.cuh.
+// There is one kernel. A thread takes runs along the innermost axis. A run has 16 bytes if every operand is aligned and
+// is dense or constant along that axis. Otherwise a run is one element, and a thread takes several, so that many loads
+// are in flight. Indices have 32 bits: a larger loop is cut into slabs. Formulas of f16 and bf16 are computed with
+// core/coarse.cuh.
 #pragma once
 
 #include <array>
@@ -20,20 +21,20 @@ namespace fuseconv::cuda {
 
 inline constexpr int kPointwiseThreads = 128;
 
-// Runs per thread. For 16-byte runs one is best: more take registers in which other threads could have loads in flight,
-// and leave fewer threads for a small tensor. Two for a formula with a member kCostly, and for f64: they share its
-// constants.
+// The number of runs per thread. For 16-byte runs, one is best: more runs take registers with which other threads could
+// have loads in flight, and leave fewer threads for a small tensor. A formula with a member kCostly, and any formula in
+// f64, takes two runs, which share the formula's constants.
 template <class Formula, class T, int Size>
 inline constexpr int kPointwiseUnroll = Size == 1                                          ? 4
                                         : sizeof(T) == 8 || requires { Formula::kCostly; } ? 2
                                                                                            : 1;
 
 // An operand of a formula is an object with two members. `fetch<Size>(offset)` issues the loads, and `values<T,
-// Size>(fetched)` returns the values for the formula. This one is a tensor.
+// Size>(fetched)` returns the values for the formula. This operand is a tensor.
 template <class T>
 struct TensorOperand {
   const T* data;
-  bool constant;  // along the innermost axis
+  bool constant;  // whether it is constant along the innermost axis
   bool large;
 
   template <int Size>
@@ -114,8 +115,8 @@ const void* memory_of(const Source&) {
   return nullptr;
 }
 
-// Calls body(slab, start offset in each operand) for the parts of a loop that 32-bit indices can walk in runs of `run`
-// elements. Usually that is the whole loop.
+// Calls body(slab, start offset in each operand) for the parts of a loop that 32-bit indices can traverse in runs of
+// `run` elements. Usually there is one part, the whole loop.
 template <class Body>
 void in_slabs(const Loop& loop, int operands, int run, std::array<int64_t, kMaxOperands> offsets, const Body& body) {
   if (fits_32_bits(loop, operands, run)) {
@@ -176,7 +177,7 @@ void pointwise_in_order(CudaHost& host, const Fast& fast, const General& general
   });
 }
 
-// The same. Transposed tensors are copied first.
+// The same as pointwise_in_order, but copies transposed tensors first.
 template <class Fast, class General, class... Inputs>
 void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   const auto ordered = [&](const auto& input) {
@@ -194,7 +195,7 @@ void pointwise(CudaHost& host, const Formula& formula, Out y, const Inputs&... i
   pointwise_by(host, formula, formula, y, inputs...);
 }
 
-// A formula with an activation: `Formula<Act>` holds one as `act`.
+// Computes a formula with an activation: `Formula<Act>` stores the activation as `act`.
 template <template <class> class Formula, class... Inputs>
 void activated_pointwise(CudaHost& host, Activation activation, Out y, const Inputs&... inputs) {
   dispatch(activation, [&]<class Act>(Act act) {

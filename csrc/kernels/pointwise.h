@@ -1,11 +1,12 @@
-// y = formula(x...), elementwise with broadcasting, over tensors with any strides. Compiled once per instruction set.
+// Computes y = formula(x...), elementwise with broadcasting, over tensors with any strides. Compiled once per
+// instruction set.
 //
 // The formula is a functor on values of the compute type. It runs over blocks that fit in the L1 cache. An operand that
-// is dense and needs no conversion is used in place; any other is first gathered and widened into a buffer. So a
-// formula is instantiated only for float and double, and its loop is always dense.
+// is dense and needs no conversion is used in place; any other operand is first gathered and widened into a buffer.
+// Therefore a formula is instantiated only for float and double, and its loop is always dense.
 //
-// An input is a tensor, or a source: an object that computes values from indices, `source.fill<kBlock>(index, stride,
-// values, n)`, where index is the row-major index of the first of n elements.
+// An input is a tensor or a source. A source is an object that computes values from indices, with
+// `source.fill<kBlock>(index, stride, values, n)`, where index is the row-major index of the first of n elements.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -27,7 +28,8 @@ inline namespace FUSECONV_ISA {
 template <class A>
 using BlockFunction = void (*)(const void* formula, A* y, const A* const* x, int64_t n);
 
-// The formula at an address, which may be null for a formula without members; it is then default-constructed.
+// Returns the formula at an address. For a formula without members, the address may be null, and the formula is
+// default-constructed.
 template <class Formula>
 decltype(auto) formula_at(const void* place) {
   if constexpr (std::is_empty_v<Formula>) {
@@ -52,14 +54,14 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
   block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
 }
 
-// A block through an activation whose functor is `Act`. The formula is the Activation.
+// Applies an activation whose functor is `Act` to a block. The formula is the Activation.
 template <class Act, class A>
 void activated_block(const void* activation, A* y, const A* const* x, int64_t n) {
   const Act act = functor_of<Act>(*static_cast<const Activation*>(activation));
   block<Act, A, 1>(&act, y, x, n);
 }
 
-// Memory of the element type, or, if `fill` is not null, a source.
+// Memory of the element type, or a source if `fill` is not null.
 template <class A>
 struct Operand {
   const void* data;
@@ -77,7 +79,7 @@ Operand<A> operand(const Input& input) {
   }
 }
 
-// The walk over the index space; defined in pointwise.cpp for the four element types.
+// Traverses the index space. Defined in pointwise.cpp for the four element types.
 template <class T>
 void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T> >* x, int inputs,
                    BlockFunction<Compute<T> > function, const void* formula);
@@ -94,7 +96,7 @@ void pointwise(CpuHost& host, const Formula& formula, Out y, const Inputs&... in
   });
 }
 
-// A formula with an activation: `Formula<Act>` holds one as `act`.
+// Computes a formula with an activation: `Formula<Act>` stores the activation as `act`.
 template <template <class> class Formula, class... Inputs>
 void activated_pointwise(CpuHost& host, Activation activation, Out y, const Inputs&... inputs) {
   dispatch(activation, [&]<class Act>(Act act) { pointwise(host, Formula<Act>{act}, y, inputs...); });

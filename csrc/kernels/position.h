@@ -1,4 +1,4 @@
-// A position in a loop, and the corresponding element of each operand. Compiled once per instruction set.
+// A position in a loop and the corresponding element of each operand. Compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@ inline namespace FUSECONV_ISA {
 
 class Position {
  public:
-  // The position `steps` steps further along the innermost axis, with carry into the others.
+  // Starts `steps` steps from the beginning of the loop. Steps are along the innermost axis and carry over into the
+  // others.
   Position(const Loop& loop, int operands, int64_t steps) : loop_(loop), operands_(operands), offsets_{} {
     for (int axis = loop.rank - 1; axis >= 0; --axis) {
-      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // a loop without steps has a start position too
+      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // an empty loop also has a start position
       index_[axis] = steps % size;
       steps /= size;
       for (int operand = 0; operand < operands; ++operand) {
@@ -23,10 +24,10 @@ class Position {
     }
   }
 
-  // Offsets in elements, one per operand.
+  // Returns the offsets in elements, one per operand.
   const int64_t* offsets() const { return offsets_; }
 
-  // Steps to the end of the innermost axis.
+  // Returns the number of steps to the end of the innermost axis.
   int64_t left() const { return loop_.sizes[loop_.rank - 1] - index_[loop_.rank - 1]; }
 
   // Advances by at most left() steps.

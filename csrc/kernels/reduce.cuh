@@ -1,9 +1,9 @@
 // The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
 //
 // If the elements of one sum are adjacent in memory, a group of threads adds them: 1 to 32 threads, or a block if rows
-// are long or few. Else adjacent threads compute adjacent sums. Both read 16 bytes at a time if runs are aligned. If
-// there are fewer sums than the SMs can work on, each sum is cut into several parts. Their sums go through scratch
-// memory to a second launch of the same kernels. The order of the additions is the same on every run.
+// are long or few. Otherwise adjacent threads compute adjacent sums. Both variants read 16 bytes at a time if runs are
+// aligned. If there are too few sums to occupy all SMs, each sum is cut into several parts. The sums of the parts go
+// through scratch memory to a second launch of the same kernels. The order of the additions is the same on every run.
 #pragma once
 
 #include <algorithm>
@@ -20,21 +20,22 @@ namespace fuseconv::cuda {
 
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceUnroll = 4;
-inline constexpr int kReduceSteps = 8;  // of so many runs, added in the compute type before they are added to the total
+// steps of kReduceUnroll runs, added in the compute type before they are added to the total
+inline constexpr int kReduceSteps = 8;
 inline constexpr int kBlocksPerProcessor = 8;
 
-// From elements of X to results of T, or to sums if there are several parts. Totals are in f64: they need few
-// additions, and a result is then as accurate as its own rounding.
+// Reduces elements of X to results of T, or to partial sums if there are several parts. Totals are in f64: they need
+// few additions, and a result is then as accurate as its own rounding.
 template <class X, class T, class Index>
 struct ReduceArguments {
-  IndexSpace<Index, 2> kept;   // operands: y, x; in runs of what is read by columns
-  IndexSpace<Index, 1> taken;  // operand: x; in runs of what is read by rows
+  IndexSpace<Index, 2> kept;   // operands: y, x; in runs if x is read by columns
+  IndexSpace<Index, 1> taken;  // operand: x; in runs if x is read by rows
   int64_t y_stride;            // along the innermost kept axis
   int64_t sums;
-  int64_t terms;     // elements of a sum
-  Index taken_runs;  // whole ones
-  Index part;        // runs
-  int32_t group;     // threads side by side
+  int64_t terms;     // the number of elements in a sum
+  Index taken_runs;  // the number of whole runs
+  Index part;        // the number of runs in a part
+  int32_t group;     // the number of threads side by side
   const X* x;
   T* y;
   double* parts;  // [parts, sums], or null
@@ -47,8 +48,8 @@ __device__ __forceinline__ A term_of(A x) {
   return t;
 }
 
-// Adds every `stride`-th of the runs [begin, end), where `at(run)` is the address of one: elementwise to as many
-// totals, or all to one.
+// Adds every `stride`-th run of [begin, end), where `at(run)` returns the address of a run. Adds elementwise to as many
+// totals as a run has elements, or adds everything to one total.
 template <class Formula, int Size, class X, class Index, int Totals, class At>
 __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Totals]) {
   static_assert(Totals == 1 || Totals == Size);
@@ -114,7 +115,7 @@ __device__ __forceinline__ void put(const ReduceArguments<X, T, Index>& a, int64
   }
 }
 
-// One group of threads per sum. A group larger than a warp is the block.
+// One group of threads computes each sum. A group larger than a warp is the whole block.
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
   const int64_t sum = static_cast<int64_t>(blockIdx.x) * (blockDim.x / a.group) + threadIdx.x / a.group;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
       return a.x + offset[0];
     };
     add_runs<Formula, Size, X, Index>(begin + lane, end, a.group, at, totals);
-    // The elements after the last whole run of a row.
+    // Adds the elements after the last whole run of a row.
     if (Size > 1 && end == a.taken_runs) {
       for (int64_t i = static_cast<int64_t>(a.taken_runs) * Size + lane; i < a.terms; i += a.group) {
         totals[0] += term_of<Formula>(widen(a.x[offsets[1] + i]));
@@ -159,8 +160,8 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
   }
 }
 
-// One thread per run of sums: `group` threads cover adjacent sums, and the others of the block add other terms of the
-// same sums.
+// One thread computes each run of sums: `group` threads cover adjacent sums, and the other threads of the block add
+// other terms of the same sums.
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(const __grid_constant__ ReduceArguments<X, T, Index> a) {
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-// Adds the sums of the parts. If there are very many parts, they are again added in parts.
+// Adds the sums of the parts. If there are very many parts, the addition is itself cut into parts.
 template <class Formula>
 struct SumOfParts {
   using Self = SumOfParts;
@@ -230,8 +231,8 @@ inline bool is_by_rows(const ReductionLoops& loops) {
   return loops.kept.count() == 1 || distance(loops.taken, 0) <= distance(loops.kept, 1);
 }
 
-// Whether all runs of x are aligned: both those of the loop that is read in runs and their start positions in the other
-// loop.
+// Returns whether all runs of x are aligned: the runs of the loop that is read in runs, and their start positions in
+// the other loop.
 template <class X>
 bool has_aligned_runs(const ReductionLoops& loops, bool by_rows, const X* x) {
   const Loop& runs = by_rows ? loops.taken : loops.kept;
@@ -270,7 +271,7 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   if (by_rows && taken_runs >= 64 && a.sums < processors * 64) {
     a.group = kReduceThreads;
   } else if (by_rows) {
-    // All loads of a row are in flight at once if each thread still has enough to load.
+    // Enlarges the group while each thread still has enough to load, so that all loads of a row are in flight at once.
     while (a.group >= 32 && a.group < kReduceThreads && taken_runs >= 4 * a.group * kReduceUnroll) {
       a.group *= 2;
     }

@@ -1,10 +1,10 @@
-// y[o] = finish(sum over i of term(x[o, i]), n), n = number of i, over any dims and strides. Compiled once per
-// instruction set.
+// Computes y[o] = finish(sum over i of term(x[o, i]), n), where n is the number of terms, over any dims and strides.
+// Compiled once per instruction set.
 //
-// The formula is a functor with two members. `term(x, t)` sets t, with t = 0 for x = 0; it is called with values and
-// with vectors (GNU vector extensions) of the compute type. `finish(total, n)` returns the result. At most sixteen
-// terms are added in sequence in the compute type; the totals are in f64. The order of the additions depends only on
-// sizes and strides, not on the number of threads.
+// The formula is a functor with two members. `term(x, t)` sets t, and must set t = 0 for x = 0; it is called with
+// values and with vectors (GNU vector extensions) of the compute type. `finish(total, n)` returns the result. At most
+// sixteen terms are added in sequence in the compute type; the totals are in f64. The order of the additions depends
+// only on sizes and strides, not on the number of threads.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -46,7 +46,7 @@ inline constexpr ReductionFormula<A> reduction_formula{
     [](double total, int64_t count) { return Formula{}.finish(total, count); },
 };
 
-// The walk over both loops; defined in reduce.cpp for the four element types.
+// Traverses both loops. Defined in reduce.cpp for the four element types.
 template <class T>
 void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const void* x,
                    const ReductionFormula<Compute<T> >& formula);

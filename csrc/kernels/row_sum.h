@@ -1,4 +1,5 @@
-// Sums over a row: several at once, of terms of each of its values. Compiled once per instruction set.
+// Computes several sums over a row at once; each term is computed from one value of the row. Compiled once per
+// instruction set.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,8 @@ inline namespace FUSECONV_ISA {
 // and with vectors (GNU vector extensions) of A.
 //
 // Lanes and chains make the additions independent of each other. A compiler may not do this by itself, because it
-// changes the order. At most a few hundred values are added to one partial sum in type A; the totals are in f64.
+// changes the order of the additions. At most a few hundred values are added to one partial sum in type A; the totals
+// are in f64.
 template <int Sums, class A, class Terms>
 void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
   typedef A Vector __attribute__((vector_size(64)));

@@ -9,7 +9,7 @@
 
 namespace fuseconv::cuda {
 
-// The offset of row `index` in each operand.
+// Computes the offset of row `index` in each operand.
 template <int Operands>
 __device__ __forceinline__ void row_offsets(const Loop& rows, int64_t index, int64_t (&offsets)[Operands]) {
 #pragma unroll
@@ -38,7 +38,7 @@ struct Add {
     return a + b;
   }
 };
-// The larger of two values, or NaN if one is NaN.
+// Returns the larger of two values, or NaN if one is NaN.
 struct Larger {
   template <class A>
   __device__ __forceinline__ A operator()(A a, A b) const {
@@ -85,7 +85,7 @@ class Group {
   }
 
  private:
-  // Over adjacent lanes of a warp.
+  // Combines values over adjacent lanes of a warp.
   template <int Lanes, class Combine, class A, int N>
   static __device__ __forceinline__ void combine_lanes(Combine combine, A (&values)[N]) {
 #pragma unroll
@@ -100,19 +100,20 @@ class Group {
   int turn_ = 0;
 };
 
-// The threads of a block whose rows are held by groups of Threads, and the number of rows that it holds at a time.
+// The number of threads in a block whose rows are held by groups of Threads, and the number of rows that a block holds
+// at a time.
 template <int Threads>
 inline constexpr int kRowBlock = Threads > 32 ? Threads : 128;
 template <int Threads>
 inline constexpr int kRowsPerBlock = kRowBlock<Threads> / Threads;
 
-// Blocks per SM such that a thread has registers for so many bytes and a few more. Without this bound the compiler uses
-// all registers, and too few rows are in flight.
+// The number of blocks per SM that leaves a thread registers for `Bytes` bytes and `More` others. Without this bound
+// the compiler uses all registers, and too few rows are in flight.
 template <int Threads, int Bytes, int More = 48>
 inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + More) * kRowBlock<Threads>));
 
-// The row of a group in a grid with one row per group, and whether it has one. A group without a row repeats the last
-// one. A loop over rows would need more registers.
+// The row of a group in a grid with one row per group, and whether the group has a row. A group without a row repeats
+// the last row. A loop over rows would need more registers.
 struct GroupRow {
   int64_t index;
   bool active;
@@ -130,8 +131,8 @@ dim3 row_grid(int64_t row_count) {
   return dim3(static_cast<unsigned>(width), static_cast<unsigned>((blocks + width - 1) / width));
 }
 
-// The rows of a block in grid-stride order. All its threads iterate equally often; a group without a row repeats the
-// last one.
+// Calls body(row, whether the group has a row) for the rows of a block in grid-stride order. All threads of the block
+// iterate equally often; a group without a row repeats the last row.
 template <int Threads, class Body>
 __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
   constexpr int kRows = kRowsPerBlock<Threads>;
@@ -142,8 +143,8 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
   }
 }
 
-// Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row the value
-// is `outside`.
+// Loads a row into the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row,
+// the value is `outside`.
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {
@@ -217,8 +218,8 @@ bool with_group(int64_t columns, Function function, Shape<Threads, PerThread>...
   return (fits.template operator()<Threads, PerThread>() || ...);
 }
 
-// Up to 32 values per thread for f16 and bf16, because the work that a thread does once per row is a large part of its
-// total. f32 and f64 take two and four times the registers; they have up to 16 as a rule.
+// For f16 and bf16, a thread holds up to 32 values, because the work that a thread does once per row is a large part of
+// its total work. f32 and f64 values take two and four times as many registers, so a thread usually holds up to 16.
 template <class T, class Function>
 bool with_group(int64_t columns, Function function) {
   if constexpr (sizeof(T) == 8) {
@@ -235,12 +236,12 @@ bool with_group(int64_t columns, Function function) {
   }
 }
 
-// The number of blocks for `rows` rows if each holds `rows_per_block` at a time.
+// Returns the number of blocks for `rows` rows if each block holds `rows_per_block` at a time.
 inline int64_t row_blocks(int64_t rows, int64_t rows_per_block) {
   return std::min((rows + rows_per_block - 1) / rows_per_block, kMaxBlocks);
 }
 
-// Whether every row of an operand starts at an aligned address and is dense.
+// Returns whether every row of an operand starts at an aligned address and is dense.
 template <class T>
 bool has_aligned_rows(const Loop& rows, int operand, int64_t column_stride, const void* data) {
   bool aligned = column_stride == 1 && is_aligned(data);

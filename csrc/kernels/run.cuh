@@ -1,8 +1,8 @@
-// Runs: adjacent elements that a thread reads or writes with one instruction.
+// Runs are adjacent elements that a thread reads or writes with one instruction.
 //
-// A run is kept as the words in memory until it is computed with. Unpacking 16-bit elements when they are loaded would
-// cost three instructions per pair instead of two, one more for each element that may have to be replaced by zero, and
-// a wait at each load.
+// A run is kept as the words in memory until it is used in a computation. Unpacking 16-bit elements when they are
+// loaded would cost three instructions per pair instead of two, one more for each element that may have to be replaced
+// by zero, and a wait at each load.
 #pragma once
 
 #include <cstring>
@@ -30,20 +30,21 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return load_run<kVectorSize<T>>(x);
 }
 
-// Whether so many bytes are too large for L2 to be useful: more than the L2 of a Hopper GPU.
+// Returns whether this many bytes are too large for L2 to be useful: more than the L2 of a Hopper GPU.
 inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 
-// For a large tensor whose every line is read once while another tensor is written: the same pointer, with the access
-// property that makes L2 keep its lines longer than those of the result. They are not used again, but a norm takes 3 to
-// 4 % less time, probably because results leave L2 sooner (docs/performance.md, "What made the difference").
+// Returns the same pointer with an access property. It is for a large tensor whose every cache line is read once while
+// another tensor is written: L2 keeps the tensor's lines longer than the lines of the result. The lines are not used
+// again, but a norm takes 3 to 4 % less time, probably because results leave L2 sooner (docs/performance.md, "What made
+// the difference").
 template <class T>
 __device__ __forceinline__ const T* read_once(const T* x, bool large) {
   using Property = ::cuda::access_property;
   return ::cuda::associate_access_property(x, large ? Property(Property::persisting{}) : Property(Property::global{}));
 }
 
-// A streamed run marks its lines as the first to be evicted from the caches. A run of 16 bytes is stored as one vector.
-// Otherwise the compiler may emit four stores, each of which starts as soon as its word is ready.
+// Stores a run. A streamed run marks its lines as the first to be evicted from the caches. A run of 16 bytes is stored
+// as one vector. Otherwise the compiler may emit four stores, each of which starts as soon as its word is ready.
 template <class T, int Size>
 __device__ __forceinline__ void store_run(T* y, const Run<T, Size>& run, bool streamed = false) {
   if constexpr (sizeof run == sizeof(uint4)) {
@@ -113,7 +114,7 @@ __device__ __forceinline__ void widen_run(const Run<T, Size>& run, Compute<T> (&
   }
 }
 
-// Rounds; two elements per instruction in f16 and bf16.
+// Rounds values to a run, in f16 and bf16 two elements per instruction.
 template <class T, int Size>
 __device__ __forceinline__ Run<T, Size> narrow_run(const Compute<T> (&values)[Size]) {
   Run<T, Size> run;

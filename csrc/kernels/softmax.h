@@ -11,7 +11,7 @@
 
 namespace fuseconv {
 
-// y is contiguous. The mask has the sizes of y and any strides.
+// y is contiguous. The mask has the sizes of y and may have any strides.
 struct Softmax {
   Out y;
   std::optional<In> mask;

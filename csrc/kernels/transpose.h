@@ -7,14 +7,15 @@
 
 namespace fuseconv::cuda {
 
-// y = x, of the same sizes and dtype. A transposition goes through shared memory.
+// Copies x to y, which has the same sizes and dtype. A transposition goes through shared memory.
 void copy(CudaHost& host, In x, Out y);
 
-// Whether x is adjacent along another dim than y, which has its sizes.
+// Returns whether the elements of x are adjacent along another dim than the elements of y, which has the same sizes.
 bool is_transposed(In x, In y);
 
-// x, or, if its elements are adjacent along another dim than those of y, a copy in scratch with the layout of y:
-// reading x as it is would take a memory transaction for each element. x may be smaller than y, and is then returned.
+// Returns x, or a copy of x in scratch with the layout of y if the elements of x are adjacent along another dim than
+// those of y: reading such an x directly would take a memory transaction for each element. If x is smaller than y,
+// returns x itself.
 In in_layout_of(CudaHost& host, In x, In y);
 
 }  // namespace fuseconv::cuda

@@ -1,24 +1,25 @@
 // The kernels of kernels/transpose.cu.
 //
-// Tiles are read along the rows of x and written along the columns of y, in words of 4 bytes or more. Elements of 4 and
-// 8 bytes: a block walks over tiles, and the words of its next tile are on their way from memory to registers while it
-// writes one. Elements of 2 bytes: a block has one tile, because more blocks at a time outweigh the waiting there.
-// (bench/results/h200_transpose_variants.json, of a copy's bandwidth: f32 69 % to 93 % instead of 54 % to 72 %, but f16
-// 38 % to 72 % instead of 51 % to 82 %.)
+// Tiles are read along the rows of x and written along the columns of y, in words of 4 bytes or more. For elements of 4
+// and 8 bytes, a block loops over tiles and loads the words of its next tile from memory to registers while it writes
+// the current tile. For elements of 2 bytes, a block has one tile, because more blocks at a time outweigh waiting for
+// the loads. (bench/results/h200_transpose_variants.json gives the share of a copy's bandwidth: f32 69 % to 93 %
+// instead of 54 % to 72 %, but f16 38 % to 72 % instead of 51 % to 82 %.)
 #pragma once
 
 #include "core/layout.h"
 
 namespace fuseconv::cuda {
 
-// The loop of a copy without two axes: `rows` along which x is dense, and `columns` along which y is.
+// A copy is a loop over two axes and an outer loop. The two axes are `rows`, along which x is dense, and `columns`,
+// along which y is dense.
 struct Transposition {
   Loop outer;  // operands: y, x
   int64_t rows, columns;
-  int64_t x_step, y_step;  // of x from column to column, and of y from row to row
+  int64_t x_step, y_step;  // the step of x from column to column, and of y from row to row
 };
 
-// A word holds kElements of T: two of 16 bits. A line of a tile has a word a lane.
+// A word holds kElements elements of T: two if they have 16 bits. A line of a tile has one word per lane.
 template <class T>
 struct TransposedTile {
   using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
@@ -31,7 +32,7 @@ inline constexpr int kTransposeWarps = 8;
 inline constexpr int kTransposeBlocks = 6;  // per SM
 
 struct TileGrid {
-  unsigned rows, columns, count;  // of tiles along the rows and columns, and of all
+  unsigned rows, columns, count;  // the number of tiles along the rows, along the columns, and in total
   bool whole_x, whole_y;          // whether words can be accessed at once
 };
 
@@ -61,7 +62,7 @@ __device__ __forceinline__ void store_word(T* y, typename TransposedTile<T>::Wor
   }
 }
 
-// Where a tile begins, in x and in y.
+// The position in x and in y where a tile begins.
 template <class T>
 struct TilePlace {
   const T* x;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kTransposeWarps * 32, kTransposeBlocks)
   static_assert(sizeof(T) >= 4);
   using Tile = TransposedTile<T>;
   constexpr int kLines = Tile::kColumns / kTransposeWarps;
-  // Written by turns, so that one barrier per tile suffices.
+  // The two tiles are written alternately, so that one barrier per tile suffices.
   __shared__ T tiles[2][Tile::kColumns][32 + 1];
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
   T words[kLines];

@@ -1,8 +1,8 @@
 // d[r, c] = grad[r, c] * act'(z), from y = act(z) alone;  s[c] = sum over rows r of d[r, c]
 //
-// The part of the backward of a layer before its two products: the gradients of the product and of the bias, in one
-// pass. The sum is that of d before d is rounded. Activations whose derivative is not a function of y are not
-// supported.
+// This is the part of a layer's backward pass before its two products. It computes the gradients of the product and of
+// the bias in one pass. The sum is over d before d is rounded. Activations whose derivative is not a function of y are
+// not supported.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct ActivationBackward {
     });
   }
 
-  // Functors of (grad, y). A NaN in y passes the gradient, as in PyTorch.
+  // Functors of (grad, y). If y is NaN, they pass the gradient on, as in PyTorch.
   struct ReluBackward {
     template <class A>
     FUSECONV_INLINE A operator()(A grad, A y) const {

@@ -1,4 +1,4 @@
-// s = x + residual;  y = layer_norm(s) over the last dim. Returns y and, if keep_sum, s, else an empty tensor.
+// s = x + residual;  y = layer_norm(s) over the last dim. Returns y, and s if keep_sum, else an empty tensor.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// y = relu(a + b), broadcasting
+// y = relu(a + b), with broadcasting
 #pragma once
 
 #include <array>

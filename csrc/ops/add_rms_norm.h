@@ -1,4 +1,4 @@
-// s = x + residual;  y = s / sqrt(mean(s^2) + eps) * weight over the last dim. Returns y and, if keep_sum, s, else an
+// s = x + residual;  y = s / sqrt(mean(s^2) + eps) * weight over the last dim. Returns y, and s if keep_sum, else an
 // empty tensor.
 #pragma once
 

@@ -1,7 +1,8 @@
 // y[..., s, t] = softmax over t of (scale * sum_d q[..., s, d] k[..., t, d] + mask[..., s, t])
 //
-// The product is the host's GEMM, written to y with the scale applied before rounding. Mask and softmax are one
-// in-place pass over y. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
+// The host's GEMM computes the product and writes it to y; the scale is applied before rounding. One in-place pass over
+// y then adds the mask and computes the softmax. In f16 and bf16, this pass starts from the rounded score, computes in
+// f32 and rounds once.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // y = act(convolution(x, weight) + bias + residual), or act(convolution(x, weight) + bias) + residual
 //
-// The padding is a number per spatial dim, or those before the elements of each dim and then those after them.
+// The padding is either one number per spatial dim, or the numbers before the elements of all dims followed by the
+// numbers after them.
 //
-// The result is channels last if x or weight is, as aten::convolution's, and contiguous otherwise.
+// The result is channels last if x or weight is, as in aten::convolution, and contiguous otherwise.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct ConvAct {
   static constexpr const char* schema =
       "conv_act(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, "
       "bool transposed, int[] output_padding, int groups, str act=\"none\", bool residual_first=True) -> Tensor";
-  static constexpr bool in_onnx_runtime = false;  // whose own Conv a model has instead
+  static constexpr bool in_onnx_runtime = false;  // a model in ONNX Runtime uses Conv instead
 
   struct Args {
     In x, weight;

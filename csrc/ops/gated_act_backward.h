@@ -1,7 +1,7 @@
 // d[..., n] = grad[..., n] z[..., H + n] act'(z[..., n]);  d[..., H + n] = grad[..., n] act(z[..., n]), n < H
 //
-// The gradient of gated_act. Both halves are in one tensor, as the two products in the backward of a gated layer need
-// them.
+// This is the gradient of gated_act. Both halves are in one tensor, as the two products in a gated layer's backward
+// pass need them.
 #pragma once
 
 #include "kernels/pointwise.h"

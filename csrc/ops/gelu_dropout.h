@@ -1,6 +1,6 @@
-// y[i] = gelu(x[i]) * keep[i] / (1 - p), where i is the row-major index of the element. keep[i] is 0 with probability
-// p, else 1, from the Philox word at (seed, i) of kernels/philox.h. The op is pure: the same call gives the same result
-// on every device.
+// y[i] = gelu(x[i]) * keep[i] / (1 - p), where i is the row-major index of the element. keep[i] is 0 with probability p
+// and otherwise 1, and is computed from the Philox word at (seed, i) of kernels/philox.h. The op is pure: the same call
+// gives the same result on every device.
 #pragma once
 
 #include <array>

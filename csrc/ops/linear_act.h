@@ -1,10 +1,12 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) + residual[..., n]
 //
-// On the CPU the product is the host's GEMM, written to y. Activation and residual are one more in-place pass over y.
-// In f16 and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
+// On the CPU, the host's GEMM computes the product and writes it to y. One in-place pass over y then applies the
+// activation and adds the residual. In f16 and bf16, this pass starts from the rounded product, computes in f32 and
+// rounds once.
 //
-// On CUDA gemm has several backends. `backend` selects one, and "auto" takes the fastest for the shape, which is timed
-// once, on first use outside a stream capture. f32 is multiplied in f32, or in TF32 if `tf32` is set.
+// On CUDA, gemm provides several backends. `backend` selects one. "auto" selects the fastest according to the known
+// tactics. With FUSECONV_TIMING=on, a shape without measured tactics is timed on its first use outside a stream
+// capture. f32 is multiplied in f32, or in TF32 if `tf32` is set.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) (sum_k x[..., k] weight[H + n, k] + bias[H + n]), n < H
 //
-// On the CPU the host's GEMM writes the product, [..., 2H], to scratch, and one more pass computes y from its halves.
-// In f16 and bf16 that pass starts from the rounded product, computes in f32 and rounds once. On CUDA gemm computes it,
-// as for linear_act: in one kernel on Hopper in f16 and bf16.
+// On the CPU, the host's GEMM writes the product, [..., 2H], to scratch, and one more pass computes y from its halves.
+// In f16 and bf16, this pass starts from the rounded product, computes in f32 and rounds once. On CUDA, gemm computes
+// the layer as for linear_act; on Hopper in f16 and bf16, it uses one kernel.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ struct LinearGated {
                                    false, std::nullopt, y});
   }
 
-  // x weight^T: gates, then ups.
+  // Describes x weight^T: the gates, then the ups.
   static Spec product_of(In x, In weight) { return with_last_dim(x, weight.sizes[0]); }
 
  private:

@@ -1,4 +1,4 @@
-// y[o] = mean over the dims `dim` of |x|; all dims if `dim` is empty
+// y[o] = mean over the dims `dim` of |x|. An empty `dim` means all dims.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct MeanAbs {
   }
 
   struct Formula {
-    // Sums start at +0, so that -0 has no effect.
+    // Sums start at +0, so that a term of -0 has no effect.
     template <class A>
     FUSECONV_INLINE void term(const A& x, A& t) const {
       t = x < 0 ? -x : x;

@@ -1,12 +1,13 @@
 // y[..., n] = h_L, h_0 = x[..., K0], h_i[..., n] = act_i(sum_k h_(i-1)[..., k] weight_i[n, k] + bias_i[n]), L = 2 or 3
 //
-// act_i is `act`, except for the last layer, which has `last_act`. All widths are at most 256, so that a block of rows
-// goes through all layers on one SM or CPU core: on CUDA in f16 and bf16 in one kernel (kernels/mlp.h), on the CPU in
-// blocks whose intermediates stay in L2. Between the layers the values are rounded to the dtype of x.
+// act_i is `last_act` for the last layer and `act` for the others. All widths are at most 256, so that one SM or CPU
+// core takes a block of rows through all layers. On CUDA in f16 and bf16, one kernel computes all layers
+// (kernels/mlp.h). On the CPU, rows are processed in blocks whose intermediates stay in L2. Between the layers, values
+// are rounded to the dtype of x.
 //
-// On CUDA f32 and f64 go layer by layer, each by the fastest backend of linear_act, because their products are bound by
-// arithmetic and not by memory. In f32, one kernel of FFMA tiles was slower on an H200 at every batch and width tried
-// (docs/performance.md).
+// On CUDA, f32 and f64 are computed layer by layer, each layer by the fastest backend of linear_act, because their
+// products are compute-bound and not memory-bound. In f32, one kernel of FFMA tiles was slower on an H200 at every
+// batch and width tried (docs/performance.md).
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// y = a * b + c, broadcasting
+// y = a * b + c, with broadcasting
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// y = tanh(a * b), broadcasting
+// y = tanh(a * b), with broadcasting
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The gradients of layer norm (centred) and RMS norm: of x; with `affine` also of weight, and of bias if centred
+// Computes the gradients of layer norm (centered) and RMS norm: always of x, with `affine` also of weight, and of bias
+// if the norm is centered.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// y[o] = sum over the dims `dim` of x^2; all dims if `dim` is empty
+// y[o] = sum over the dims `dim` of x^2. An empty `dim` means all dims.
 #pragma once
 
 #include <array>
