@@ -1,6 +1,7 @@
-# Writes fuseconv/lib/built_with.json: the compiler, and for each of our libraries the versions of what it was compiled
-# from. fuseconv/provenance/sbom.py makes the SBOM of a bundle from it, and has their names and licences.
-function(fuseconv_version_of variable file pattern) # the numbers in the lines of a header that match, joined by dots
+# Writes fuseconv/lib/built_with.json: the compiler, and for each of fuseconv's libraries the versions of the components
+# from which it was compiled. fuseconv/provenance/sbom.py makes the SBOM of a bundle from this file, and contains the
+# names and licenses of the components.
+function(fuseconv_version_of variable file pattern) # joins the numbers in the matching lines of a header with dots
   file(STRINGS ${file} lines REGEX "${pattern}")
   list(TRANSFORM lines REPLACE ".*[ \t]([0-9]+).*" "\\1")
   list(JOIN lines . version)

@@ -1,5 +1,5 @@
-# The plugins for ONNX Runtime: csrc/bind/ort*. They need its C header and nothing of it to link; without the header there are
-# no plugins.
+# Builds the plugins for ONNX Runtime from csrc/bind/ort*. They need ONNX Runtime's C header and do not link to ONNX
+# Runtime. Without the header, no plugins are built.
 include(${CMAKE_CURRENT_LIST_DIR}/../runtime/onnxruntime_header.cmake)
 
 function(fuseconv_onnxruntime_library name)

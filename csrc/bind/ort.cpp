@@ -42,7 +42,7 @@ OrtCustomOp callbacks() {
   return op;
 }
 
-// Returns the message of the status and releases the status.
+// Returns the message of a status and releases the status.
 std::string message_of(OrtStatus* status) {
   const std::string message = api().GetErrorMessage(status);
   api().ReleaseStatus(status);
@@ -125,7 +125,8 @@ Tensor::Tensor(const OrtValue* value) {
   int64_t sizes[kMaxRank];
   check(api().GetDimensions(info, sizes, rank));
   spec_ = contiguous(dtype_of(type), static_cast<int32_t>(rank), sizes);
-  check(api().GetTensorMutableData(const_cast<OrtValue*>(value), &data_));  // only read if the kernel takes an In
+  // a kernel that takes an In only reads the data
+  check(api().GetTensorMutableData(const_cast<OrtValue*>(value), &data_));
   const OrtMemoryInfo* memory;
   check(api().GetTensorMemoryInfo(value, &memory));
   check(api().MemoryInfoGetId(memory, &device_));
@@ -156,7 +157,8 @@ Tensor output(OrtKernelContext* context, size_t place, const Spec& spec) {
   return {contiguous(spec.dtype, spec.rank, spec.sizes), data};
 }
 
-// A double. An ONNX attribute of type FLOAT is too imprecise for f64, so the attribute is a tensor of one element.
+// Returns an attribute as a double. An ONNX attribute of type FLOAT is too imprecise for f64, so the attribute is a
+// tensor of one element.
 double float_attribute(const OrtKernelInfo* info, const std::string& name) {
   OrtAllocator* allocator;
   check(api().GetAllocatorWithDefaultOptions(&allocator));

@@ -13,7 +13,7 @@
 namespace fuseconv::ort_binding {
 namespace {
 
-// Memory of the session's allocator, freed at the end of the call at the latest.
+// Allocates memory from the session's allocator and frees it at the end of the call at the latest.
 class Scratch {
  public:
   explicit Scratch(const OrtKernelContext* context) {
@@ -91,7 +91,8 @@ class OrtCpuHost final : public CpuHost {
   }
 
   In convolution(In, In, std::optional<In>, const ConvolutionParameters&) override {
-    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");  // no op that calls this is registered
+    // unreachable: no op that calls this is registered
+    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");
   }
 
   void* scratch(size_t bytes) override {
@@ -106,7 +107,7 @@ class OrtCpuHost final : public CpuHost {
   static bool is_dense_matrix(In x) {
     return is_contiguous({x.data, x.dtype, 2, x.sizes + x.rank - 2, x.strides + x.rank - 2});
   }
-  // The element at a row-major index.
+  // Returns the address of the element at a row-major index.
   static const void* at(In x, int64_t index) {
     int64_t offset = 0;
     for (int axis = x.rank - 1; axis >= 0; --axis) {
@@ -116,7 +117,8 @@ class OrtCpuHost final : public CpuHost {
     return static_cast<const char*>(x.data) + offset * size_of(x.dtype);
   }
 
-  // y[m, n] = scale * a[m, k] b[n, k]^T + bias[n]. In f16 and bf16 the operands are widened and y is rounded once.
+  // Computes y[m, n] = scale * a[m, k] b[n, k]^T + bias[n]. In f16 and bf16, the operands are widened and y is rounded
+  // once.
   void product(const void* a, const void* b, const void* bias, double scale, int64_t m, int64_t n, int64_t k,
                Dtype dtype, void* y) {
     if (m == 0 || n == 0) {

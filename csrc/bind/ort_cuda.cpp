@@ -18,7 +18,7 @@ void check_cuda(cudaError_t status, const char* call) {
   fuseconv::check(status == cudaSuccess, "fuseconv: ", call, ": ", cudaGetErrorString(status));
 }
 
-// Makes a device the current one for the lifetime of the object.
+// Makes a device current for the lifetime of the object.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -33,8 +33,8 @@ class DeviceGuard {
   int before_;
 };
 
-// A memory pool of the current device that keeps freed memory. The arena of ONNX Runtime does not know on which stream
-// memory freed by a custom op is still in use. This pool does, also during graph capture.
+// Returns a memory pool of the device that keeps freed memory. ONNX Runtime's arena does not know on which stream
+// memory freed by a custom op is still in use. This pool does, even during graph capture.
 cudaMemPool_t memory_pool(int device) {
   static std::mutex mutex;
   static std::vector<cudaMemPool_t> pools;
@@ -67,7 +67,8 @@ class OrtCudaHost final : public CudaHost {
   void* stream() override { return stream_; }
 
   In convolution(In, In, std::optional<In>, const ConvolutionParameters&) override {
-    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");  // no op that calls this is registered
+    // unreachable: no op that calls this is registered
+    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");
   }
 
   void* scratch(size_t bytes) override {
@@ -85,7 +86,7 @@ class OrtCudaHost final : public CudaHost {
     run(problem, x, weight, bias, y);
   }
 
-  // Without a workspace, because ours belongs to our own stream.
+  // Runs without a workspace, because this host's workspace belongs to this host's own stream.
   void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) override {
     linear::Problem problem{};
     problem.stream = stream;
@@ -106,8 +107,8 @@ class OrtCudaHost final : public CudaHost {
     problem.m = m;
     problem.n = problem.y_stride = n;
     problem.k = problem.x_stride = problem.weight_stride = k;
-    // The leading dims, merged where both operands allow it. The innermost is the batch; each of the others takes one
-    // call.
+    // The leading dims are merged where both operands allow it. The innermost merged dim is the batch; each index of
+    // the other dims takes one call.
     const Loop loop = element_loop(leading(Out(y)), {leading(a), leading(b)});
     const int inner = loop.rank - 1;
     problem.batch = static_cast<int32_t>(loop.sizes[inner]);
@@ -154,7 +155,8 @@ class OrtCudaHost final : public CudaHost {
     return problem;
   }
 
-  // y = x weight^T + bias by the first algorithm that cuBLAS proposes, on the problem's stream and in its workspace.
+  // Computes y = x weight^T + bias with the first algorithm that cuBLAS proposes, on the problem's stream and in its
+  // workspace.
   static void run(linear::Problem& problem, In x, In weight, std::optional<In> bias, Out y) {
     fuseconv::check(is_contiguous(x) && is_contiguous(weight), "fuseconv: the product of a layer takes dense operands");
     problem.element = y.dtype;
@@ -175,7 +177,7 @@ class OrtCudaHost final : public CudaHost {
     if (linear::cublaslt::algorithms(problem) > 0) {
       return linear::cublaslt::run(problem, 0);
     }
-    problem.bias = nullptr;  // an epilogue that cuBLAS does not have for this dtype
+    problem.bias = nullptr;  // cuBLAS has no bias epilogue for this dtype
     linear::cublaslt::run(problem, 0);
     problem.bias = bias ? bias->data : nullptr;
     linear::pass(problem);

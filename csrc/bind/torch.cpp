@@ -1,4 +1,4 @@
-// libfuseconv_cpu: schemas of all ops, and their CPU kernels, for torch.
+// libfuseconv_cpu: the schemas of all ops and their CPU kernels, for torch.
 #include "bind/torch.h"
 
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
@@ -11,7 +11,7 @@
 
 namespace fuseconv::torch_binding {
 
-// Inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
+// The variable is inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cpu_registrations = nullptr;
 
 namespace {
@@ -86,8 +86,8 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// The C shim of an op on the CPU, or null. Every package calls this once per op, in whichever copy of the library
-// registered it.
+// Returns the C shim of an op on the CPU, or null. Every package calls this once per op. The shim may belong to any
+// copy of the library in the process, the one that registered the op.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cpu_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cpu_registrations, op);

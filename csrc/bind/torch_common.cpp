@@ -5,7 +5,7 @@
 namespace fuseconv::torch_binding {
 namespace {
 
-// A tensor object over memory that outlives the call.
+// Returns a tensor object over memory that outlives the call.
 Tensor borrow(const void* data, Dtype dtype, Device device, std::initializer_list<int64_t> sizes,
               std::initializer_list<int64_t> strides) {
   AtenTensorHandle handle;
@@ -22,7 +22,7 @@ Tensor borrow(In x, Device device) {
   return Tensor(handle);
 }
 
-// [..., K] as [rows, K]: a view if the leading dims have one stride, else a copy.
+// Returns [..., K] as [rows, K]: a view if the leading dims have one stride, else a copy.
 Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
   const Loop loop = row_loop(&x, 1);
   const int64_t column_stride = x.strides[x.rank - 1];
@@ -36,11 +36,11 @@ Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
   return torch::stable::reshape(torch::stable::contiguous(borrow(x, device)), {rows, columns});
 }
 
-// [..., M, N] as [batch, M, N]: a view if the leading dims have one stride, else a copy. Optionally with the matrices
-// transposed.
+// Returns [..., M, N] as [batch, M, N]: a view if the leading dims have one stride, else a copy. If `transposed`, the
+// matrices are transposed.
 Tensor flatten_batch(In x, Device device, int64_t batch, bool transposed) {
   const int64_t rows = x.sizes[x.rank - 2], columns = x.sizes[x.rank - 1];
-  const In matrices{x.data, x.dtype, x.rank - 1, x.sizes, x.strides};  // the rows of its matrices are the rows of ours
+  const In matrices{x.data, x.dtype, x.rank - 1, x.sizes, x.strides};  // without the last dim: one row per matrix of x
   const Loop loop = row_loop(&matrices, 1);
   if (loop.rank == 1) {
     const int64_t stride = loop.strides[0][0], row_stride = x.strides[x.rank - 2],
@@ -173,7 +173,7 @@ void batched_product(const GemmShims& shims, Device device, In a, In b, double s
   const Tensor a3 = flatten_batch(a, device, batch, false);
   const Tensor b3 = flatten_batch(b, device, batch, true);
   const Tensor y3 = borrow(y.data, y.dtype, device, {batch, rows, columns}, {rows * columns, columns, 1});
-  // With beta 0 the addend is not read, so y itself is passed.
+  // If beta is 0, the addend is not read, so y itself is passed.
   TORCH_ERROR_CODE_CHECK(shims.baddbmm_out(y3.get(), y3.get(), a3.get(), b3.get(), 0.0, scale));
 }
 

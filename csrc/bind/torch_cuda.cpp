@@ -1,4 +1,4 @@
-// libfuseconv_cuda: CUDA kernels of all ops, for torch. Loaded after libfuseconv_cpu, which has the schemas.
+// libfuseconv_cuda: the CUDA kernels of all ops, for torch. Loaded after libfuseconv_cpu, which defines the schemas.
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
 #include <torch/csrc/stable/accelerator.h>
 
@@ -12,7 +12,7 @@
 
 namespace fuseconv::torch_binding {
 
-// Inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
+// The variable is inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cuda_registrations = nullptr;
 
 namespace {
@@ -89,7 +89,7 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// The same as fuseconv_cpu_c_shim, for CUDA.
+// The same as fuseconv_cpu_c_shim, but for CUDA.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cuda_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cuda_registrations, op);

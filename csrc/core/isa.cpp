@@ -10,7 +10,7 @@ namespace {
 bool supported(std::string_view name) {
 #if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)
   __builtin_cpu_init();
-  // The features of the psABI levels that the kernels may be compiled for.
+  // The features of the psABI levels for which the kernels may be compiled.
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
                   __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt") &&
                   __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("movbe");

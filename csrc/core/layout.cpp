@@ -7,7 +7,8 @@
 namespace fuseconv {
 namespace {
 
-// The stride in `tensor` of axis `axis` of a result of rank `rank`, right-aligned. 0 if the tensor is broadcast.
+// Returns the stride in `tensor` of axis `axis` of a result of rank `rank`, right-aligned, or 0 if the tensor is
+// broadcast.
 int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
   const int own = axis - (rank - tensor.rank);
   return own < 0 || (tensor.sizes[own] == 1 && size != 1) ? 0 : tensor.strides[own];
@@ -15,7 +16,7 @@ int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
 
 bool same_sizes(In a, In b) { return a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes); }
 
-// Sorts a few axes. The order of axes that `before` does not distinguish is kept.
+// Sorts a small number of axes. Axes that `before` does not distinguish keep their order.
 template <class Before>
 void sort_axes(int* begin, int* end, Before before) {
   for (int* next = begin; next < end; ++next) {
@@ -25,7 +26,7 @@ void sort_axes(int* begin, int* end, Before before) {
   }
 }
 
-// Whether the elements fill one block of memory without gaps or overlaps, in any order of dims.
+// Returns whether the elements fill one block of memory without gaps or overlaps, in any order of dims.
 bool is_dense(In tensor) {
   int axes[kMaxRank];
   int* end = axes;
@@ -45,9 +46,9 @@ bool is_dense(In tensor) {
   return true;
 }
 
-// Orders the axes of a result innermost first, by the strides of the first argument that distinguishes two axes. The
-// comparison is not transitive if arguments are broadcast, so this is an insertion sort, as in PyTorch's
-// TensorIterator, whose results it must reproduce.
+// Orders the axes of a result innermost first. Two axes are ordered by the strides of the first argument that
+// distinguishes them. The comparison is not transitive if arguments are broadcast. Therefore this is an insertion sort,
+// as in PyTorch's TensorIterator, whose results it must reproduce.
 void order_axes(int* order, const Spec& result, In a, In b) {
   const auto goes_after = [&](int axis, int other) {
     for (const In& tensor : {a, b}) {
@@ -83,7 +84,7 @@ void order_axes(int* order, const Spec& result, In a, In b) {
   }
 }
 
-// Appends an axis inside those of the loop. It is merged into the innermost axis if every operand has one stride for
+// Appends an axis inside the axes of the loop. Merges it into the innermost axis if every operand has one stride for
 // both.
 void append_axis(Loop& loop, int operands, int64_t size, const int64_t* strides) {
   if (size == 1) {
@@ -110,7 +111,7 @@ void finish(Loop& loop, int operands) {
   }
 }
 
-// The axes of a tensor in `dims`; all axes if `dims` is empty.
+// Returns the axes of a tensor that are in `dims`, or all axes if `dims` is empty.
 std::bitset<kMaxRank> axes_of(std::span<const int64_t> dims, int rank) {
   std::bitset<kMaxRank> axes;
   if (dims.empty()) {
@@ -259,7 +260,7 @@ Loop row_loop(const In* tensors, int count) {
 }
 
 Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims) {
-  const int64_t rank = std::max(x.tensor.rank, 1);  // the single value of a scalar counts as its dim 0
+  const int64_t rank = std::max(x.tensor.rank, 1);  // a scalar has one dim, dim 0
   std::bitset<kMaxRank> named;
   for (const int64_t dim : dims) {
     check(-rank <= dim && dim < rank, "fuseconv::", op, ": dim has ", dim, ", but ", x.name, " of shape ",

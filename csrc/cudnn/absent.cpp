@@ -1,4 +1,4 @@
-// For a library whose process need not have cuDNN: ONNX Runtime's, which has Conv itself.
+// Replaces cuDNN in a library whose process may not have cuDNN: ONNX Runtime's, which uses its own Conv.
 #include "cudnn/convolution.h"
 
 namespace fuseconv::cudnn {

@@ -44,7 +44,8 @@ const Functions* functions() {
 
 namespace {
 
-// Handles that no thread holds, by device. Not destroyed: CUDA may be gone before a static destructor runs.
+// The handles that no thread holds, by device. They are not destroyed, because CUDA may have shut down before a static
+// destructor runs.
 struct Pool {
   std::mutex mutex;
   std::multimap<int, Handle> handles;
@@ -54,7 +55,7 @@ Pool& pool() {
   return pool;
 }
 
-// The handles of a thread, which other threads get after it.
+// The handles that a thread holds. When the thread ends, other threads can take them.
 struct Held {
   std::map<int, Handle> handles;
 

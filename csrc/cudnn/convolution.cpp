@@ -21,12 +21,13 @@
 namespace fuseconv::cudnn {
 namespace {
 
-// Engines that are timed: cuDNN's heuristic has the fastest among its first on every convolution that was tried.
+// The number of engines that are timed. On every convolution that was tried, the fastest engine was among the first
+// ones of cuDNN's heuristic.
 constexpr size_t kTimed = 8;
 constexpr int64_t kLargestWorkspace = int64_t{256} << 20;
 constexpr int kRounds = 5;
-constexpr int kRepeats = 8;          // in a graph
-constexpr size_t kMostPlans = 1024;  // kept; then they are made again
+constexpr int kRepeats = 8;          // launches in a graph
+constexpr size_t kMostPlans = 1024;  // plans that are kept; when the limit is reached, they are created anew
 
 using Key = std::vector<int64_t>;
 
@@ -45,10 +46,10 @@ Key key_of(const Problem& p) {
   return key;
 }
 
-// Everything that a timing depends on but the number of images.
+// Returns a name for everything that a timing depends on except the number of images.
 std::string family_of(const Problem& p) {
   std::ostringstream family;
-  family.imbue(std::locale::classic());  // the name is the same in every process
+  family.imbue(std::locale::classic());  // the name must be the same in every process
   family << linear::device_name() << "; cudnn " << functions()->version() << "; conv "
          << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu" : "") << (p.bias ? " bias" : "")
          << (p.residual ? " residual" : "");
@@ -81,7 +82,7 @@ struct Plan {
     descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
   }
 
-  // One thread at a time: a plan may hold state of its execution, whatever the handle.
+  // Only one thread runs at a time, because a plan may hold state of its execution, whatever the handle.
   void run(Handle handle, void* stream, const Problem& p, void* workspace_data) {
     std::vector<int64_t> ids{kX, kWeight, kY};
     std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
@@ -104,7 +105,8 @@ struct Plan {
   }
 };
 
-// A plan of a configuration; null if cuDNN proposed it for the operations, but not for these sizes.
+// Returns the plan of a configuration, or null if cuDNN proposed the configuration for the operations but does not
+// support it for these sizes.
 std::shared_ptr<Plan> plan_of(Handle handle, const Descriptor& configuration) {
   try {
     auto plan = std::make_shared<Plan>(handle, configuration);
@@ -119,7 +121,7 @@ struct Timed {
   tuning::Tactic tactic;
 };
 
-// The first plans, timed. Those that fail to run are left out.
+// Times the first plans. Leaves out plans that fail to run.
 std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const Graph& graph) {
   std::vector<std::shared_ptr<Plan>> plans;
   int64_t bytes = 0;
@@ -157,9 +159,9 @@ std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const 
   return found;
 }
 
-// The plan of the first of these tactics that cuDNN proposes for the problem.
+// Returns the plan of the first of these tactics that cuDNN proposes for the problem.
 std::shared_ptr<Plan> first_of(const std::vector<tuning::Tactic>& tactics, Handle handle, const Graph& graph) {
-  std::vector<std::string> names;  // each takes dozens of calls of cuDNN
+  std::vector<std::string> names;  // computing a name takes dozens of cuDNN calls
   for (const Descriptor& configuration : graph.configurations()) {
     names.push_back(tactics.empty() ? "" : name_of(configuration));
   }
@@ -181,14 +183,14 @@ bool is_capturing(void* stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// What is known of a problem. No plan: cuDNN does not take it.
+// What is known about a problem. A null plan means that cuDNN does not support the problem.
 struct Known {
   std::shared_ptr<Plan> plan;
   bool measured;
-  int64_t version = 0;  // of the tactics that it was chosen by
+  int64_t version = 0;  // the version of the tactics by which the plan was chosen
 };
 
-// The plans of all threads, by problem.
+// The plans by problem, shared by all threads.
 class Plans {
  public:
   std::optional<Known> find(const Key& key) {
@@ -210,13 +212,14 @@ class Plans {
   std::map<Key, Known> known_;
 };
 
-// Not destroyed: CUDA may be gone before a static destructor runs.
+// Not destroyed, because CUDA may have shut down before a static destructor runs.
 Plans& plans() {
   static Plans& plans = *new Plans;
   return plans;
 }
 
-// As linear::Choices::choose: as measured; measured now; as expected; or the first that cuDNN proposes.
+// Selects a plan as linear::Choices::choose selects a backend: the fastest measured plan; the fastest of a new timing;
+// the plan expected to be fastest; or the first plan that cuDNN proposes.
 Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_t version) {
   try {
     const Graph graph(handle, p);
@@ -244,12 +247,12 @@ Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_
       }
     }
   } catch (const Refused&) {
-    // Operations that it does not take together.
+    // cuDNN does not support these operations together.
   }
   return {nullptr, true, version};
 }
 
-// No lock is held meanwhile: timing waits for work of the stream, which may wait for another thread's.
+// Holds no lock during the search: timing waits for work of the stream, which may wait for another thread's work.
 std::shared_ptr<Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, const Key& key, bool may_time) {
   const std::optional<Known> found = plans().find(key);
   const int64_t version = tuning::ProcessTactics::get().version();
@@ -262,7 +265,7 @@ std::shared_ptr<Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, 
   return made.plan;
 }
 
-// cuDNN may allocate memory while another stream is captured, in this block.
+// While the object exists, cuDNN may allocate memory even if another stream is being captured.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -292,7 +295,7 @@ bool run(CudaHost& host, const Problem& problem, bool may_time) {
     plan->run(handle, host.stream(), problem, workspace);
     return true;
   } catch (const Refused&) {
-    plans().keep(key, {nullptr, true});  // a handle or an execution that cuDNN refuses
+    plans().keep(key, {nullptr, true});  // cuDNN refuses a handle or an execution
     return false;
   }
 }

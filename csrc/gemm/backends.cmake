@@ -1,16 +1,16 @@
-# The CUDA backends of linear_act: the folder that this file is in.
+# The CUDA backends of linear_act, in the folder of this file.
 #
-# fuseconv_gemm_backends(<target>) makes <target>, a static library of them, framework-free, for FUSECONV_CUDA_ARCHS. It
-# needs nvcc 12.3 or newer and nothing else: the Hopper kernel has no library behind it. cuBLASLt is a backend where
-# cublasLt.h is found, in $FUSECONV_CUBLAS_INCLUDE, in the CUDA toolkit, or in the Python package nvidia-cublas; else a
-# message says what is left out. The library itself is not needed to build: a stub of its soname stands in, and torch has
-# loaded the real one.
+# fuseconv_gemm_backends(<target>) defines <target>, a framework-free static library of the backends, for
+# FUSECONV_CUDA_ARCHS. It requires only nvcc 12.3 or newer: the Hopper kernel uses no other library. cuBLASLt becomes a
+# backend if cublasLt.h is found in $FUSECONV_CUBLAS_INCLUDE, in the CUDA toolkit, or in the Python package
+# nvidia-cublas; otherwise a message says what is left out. The build does not need the cuBLASLt library itself: a stub
+# with its soname stands in, and torch has loaded the real library.
 #
-# fuseconv_gemm_library(<target> <backends>) adds a shared library of these with a plain C interface, built when asked for,
-# which bench/linear_library.py and tests/gpu/test_linear_backends.py drive.
+# fuseconv_gemm_library(<target> <backends>) adds a shared library of these backends with a plain C interface. It is
+# built only on request, and is used by bench/linear_library.py and tests/gpu/test_linear_backends.py.
 
 set(FUSECONV_GEMM ${CMAKE_CURRENT_LIST_DIR})
-# The names of the activations, from their list in sm90_kernel_table.h.
+# Reads the names of the activations from their list in sm90_kernel_table.h.
 file(READ ${FUSECONV_GEMM}/sm90_kernel_table.h activations)
 string(REGEX MATCHALL "\n  DO\\([a-z_0-9]+" FUSECONV_SM90_ACTIVATIONS "${activations}")
 list(TRANSFORM FUSECONV_SM90_ACTIVATIONS REPLACE "\n  DO\\(" "")
@@ -34,7 +34,8 @@ function(fuseconv_gemm_backends target)
                                ${FUSECONV_GEMM}/../tuning/tactics.cpp ${FUSECONV_GEMM}/../tuning/process.cpp)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
-    # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.
+    # Each activation is one translation unit, so that they build in parallel. Only this architecture has the
+    # instructions that they use.
     foreach(activation IN LISTS FUSECONV_SM90_ACTIVATIONS)
       add_library(${target}_${activation} OBJECT ${FUSECONV_GEMM}/sm90_kernels.cu)
       target_compile_definitions(${target}_${activation} PRIVATE FUSECONV_ACTIVATION=${activation})
@@ -73,7 +74,8 @@ function(fuseconv_gemm_library target backends)
   add_library(${target} SHARED EXCLUDE_FROM_ALL ${FUSECONV_GEMM}/c_api.cpp)
   fuseconv_gemm_options(${target})
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET default)
-  # cublasLt is loaded with it, though the linker sees a stub; the process has torch's own already.
+  # This library must load cublasLt although the linker sees only a stub. In a process with torch, torch's own is
+  # already loaded.
   target_link_options(${target} PRIVATE -Wl,--no-as-needed)
   target_link_libraries(${target} PRIVATE ${backends} CUDA::cudart_static)
 endfunction()

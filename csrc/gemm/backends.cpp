@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
-constexpr int64_t kFewRows = 16;  // of x, up to which reading the weight dominates
+constexpr int64_t kFewRows = 16;  // rows of x up to which reading the weight dominates
 
-// The product and the bias of a problem. Those of a gated layer go to scratch.
+// Returns the product and the bias of a problem. For a gated layer, the result goes to scratch.
 Problem sum_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
@@ -29,8 +29,8 @@ Problem sum_of(const Problem& p) {
   return product;
 }
 
-// The part of a problem that cuBLAS computes for backend `cublas`. It includes the bias if cuBLAS can add it, because
-// the sum is then rounded only once.
+// Returns the part of a problem that cuBLAS computes for backend `cublas`. It includes the bias if cuBLAS can add it,
+// because the sum is then rounded only once.
 Problem product_of(const Problem& p) {
   Problem product = sum_of(p);
   if (!cublaslt::runs(product)) {
@@ -39,7 +39,7 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-// The part that remains after a product, with or without its bias.
+// Computes the part that remains after a product, which already includes the bias if `has_bias`.
 void finish(const Problem& p, bool has_bias) {
   Problem rest = p;
   rest.bias = has_bias ? nullptr : p.bias;
@@ -48,7 +48,7 @@ void finish(const Problem& p, bool has_bias) {
   }
 }
 
-// The destination of a product that an elementwise pass follows.
+// Returns the destination of a product that an elementwise pass follows.
 void* product_memory(const Problem& p) {
   if (p.gated != 0 && p.scratch == nullptr) {
     throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
@@ -110,7 +110,7 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       fused.push_back({Backend::sm80, shape});
     }
   }
-  // cuBLAS uses split-K if there are few tiles; our kernels do not.
+  // cuBLAS uses split-K if there are few tiles; fuseconv's kernels do not.
   const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
   // In repeated timings of a weight that just fits in L2, a gated layer in two kernels can appear faster. In a model,
   // where the weight is read from device memory, it is not.

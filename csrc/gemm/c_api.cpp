@@ -1,4 +1,4 @@
-// The backends behind a plain C interface, for the benchmark that calls them on another framework's memory.
+// The backends behind a plain C interface, for the benchmark that calls them with another framework's memory.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace fuseconv::linear;
 
-// Runs the body; on an exception copies its message and returns -1.
+// Runs the body. On an exception, copies its message and returns -1.
 template <class Body>
 int guarded(char* message, int capacity, Body body) {
   try {
@@ -36,7 +36,7 @@ int fuseconv_linear_run(const Problem* problem, Choice choice, char* message, in
   });
 }
 
-// Fills `choices` and returns their number, even if it exceeds `room`.
+// Fills `choices` and returns the number of choices, even if it exceeds `room`.
 int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Choice> found = candidates(*problem, std::nullopt);
@@ -47,7 +47,7 @@ int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room
   });
 }
 
-// Returns 1 and the reason as message, or 0.
+// Returns 1 and writes the reason to `message` if the backend does not support the problem, else returns 0.
 int fuseconv_linear_refuses(const Problem* problem, int backend, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::string reason = refuses(static_cast<Backend>(backend), *problem);
@@ -63,7 +63,7 @@ int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
   });
 }
 
-// Fills `timings`, fastest first, and returns their number, even if it exceeds `room`.
+// Fills `timings`, fastest first, and returns the number of timings, even if it exceeds `room`.
 int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Timing> found = time_candidates(*problem, std::nullopt);
@@ -72,7 +72,7 @@ int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char
   });
 }
 
-// The choice for a problem. Times it first if `may_time`. Kept until the process ends.
+// Selects the choice for a problem. If `may_time`, times the problem first. The choice is kept until the process ends.
 int fuseconv_linear_choose(const Problem* problem, int may_time, Choice* choice, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     *choice = Choices::of_process().choose(*problem, may_time != 0);

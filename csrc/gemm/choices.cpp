@@ -17,7 +17,7 @@ namespace fuseconv::linear {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr size_t kMostKnown = 16384;  // problems, whose choices are then made again
+constexpr size_t kMostKnown = 16384;  // problems that are kept; when the limit is reached, their choices are made again
 constexpr float kMicrosecondsOfGraph = 400.0f;
 
 bool capturing(const Problem& p) {
@@ -31,7 +31,8 @@ bool aligned(const Problem& p) {
                              [](const void* data) { return alignment(data) == 16; });
 }
 
-// Everything that a timing depends on but the rows of x and y. The name is the same in every process.
+// Returns a name for everything that a timing depends on except the rows of x and y. The name is the same in every
+// process.
 std::string family_of(const Problem& p, std::optional<Backend> only) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
   std::string key = device_name();
@@ -62,7 +63,8 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
   return key;
 }
 
-// Device memory for candidates while they are timed. Null if there is not enough; those candidates are then left out.
+// Device memory for candidates while they are timed. Null if there is not enough memory; candidates that need it are
+// then left out.
 class Scratch {
  public:
   Scratch(const Problem& p, const std::vector<Choice>& choices) {
@@ -72,7 +74,7 @@ class Scratch {
     }
     if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
       data = nullptr;
-      cudaGetLastError();  // otherwise a later check would report it
+      cudaGetLastError();  // clears the error, which a later check would otherwise report
     }
   }
   Scratch(const Scratch&) = delete;
@@ -82,15 +84,16 @@ class Scratch {
   void* data = nullptr;
 };
 
-// The problem as it is when its tactics are known: each of their algorithms was tested for NaN before it was timed.
+// Returns the problem with relu_checked set, as it applies to known tactics: each of their algorithms was tested for
+// NaN before it was timed.
 Problem checked(const Problem& problem) {
   Problem p = problem;
   p.relu_checked = 1;
   return p;
 }
 
-// The candidates, and those tactics that were timed at other sizes: cuBLAS proposes other algorithms at each size, and
-// only what is timed at all of them can serve all of them.
+// Returns the candidates and those tactics that were timed at other sizes. cuBLAS proposes different algorithms at each
+// size, and only an algorithm that is timed at all sizes can serve all of them.
 std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, const Problem& p,
                                    std::optional<Backend> only) {
   std::vector<Choice> choices = candidates(p, only);
@@ -108,7 +111,7 @@ std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, co
   return choices;
 }
 
-// The first of the tactics that the problem can be computed by.
+// Returns the choice for the first of the tactics that can compute the problem.
 std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p) {
   for (const tuning::Tactic& tactic : tactics) {
     if (const std::optional<Choice> choice = named(p, tactic.name)) {
@@ -157,7 +160,7 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
       const int repeats = std::clamp(static_cast<int>(kMicrosecondsOfGraph / once), 4, 64);
       entries.push_back({choice, watch.record([&] { run(p, choice); }, repeats), repeats, {}});
     } catch (const std::runtime_error&) {
-      // cuBLAS proposes algorithms that then fail to run. An error of the device is sticky and is thrown here.
+      // cuBLAS proposes some algorithms that then fail to run. A device error is sticky and is thrown here.
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
     }
   }
@@ -183,7 +186,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
                   (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
-  // cuBLAS proposes algorithms by alignment.
+  // cuBLAS's proposals depend on alignment.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     flags = flags << 5 | alignment(data);
   }

@@ -17,16 +17,17 @@
 namespace fuseconv::linear::cublaslt {
 namespace {
 
-constexpr int kNone = -1;             // the rank of a name that cuBLAS does not know
-constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
+constexpr int kNone = -1;  // the rank of a name that cuBLAS does not know
+// plans of 2 KB each; when the limit is reached, they are created anew, in tens of microseconds
+constexpr size_t kMostPlans = 16384;
 
 struct Plan {
   Descriptors descriptors;
-  std::optional<std::vector<cublasLtMatmulAlgo_t>> proposals;  // once cuBLAS was asked
-  bool runs = false;                                           // by an algorithm that was named
+  std::optional<std::vector<cublasLtMatmulAlgo_t>> proposals;  // set once cuBLAS was asked
+  bool runs = false;                                           // whether a named algorithm runs the problem
 };
 
-// A problem whose algorithm is chosen.
+// A problem for which an algorithm was chosen.
 struct Ready {
   cublasLtHandle_t handle;
   Descriptors descriptors;
@@ -53,7 +54,7 @@ Key key_of(const Problem& p) {
           p.workspace_bytes};
 }
 
-// Thread-safe. Its functions are allowed during stream capture.
+// Thread-safe. The functions may be called during stream capture.
 class Library {
  public:
   int proposals(const Problem& p) {
@@ -67,7 +68,7 @@ class Library {
     return plan.runs || !proposals_of(plan, p).empty();
   }
 
-  // The rank of the algorithm of that name, if it computes the problem.
+  // Returns the rank of the algorithm of that name, if it can compute the problem.
   std::optional<int> named(const Problem& p, const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto [found, is_new] = ranks_.try_emplace({p.element, p.tf32 != 0, name}, kNone);
@@ -137,7 +138,8 @@ class Library {
   std::map<int, cublasLtHandle_t> handles_;
   std::map<Key, Plan> plans_;
   std::vector<cublasLtMatmulAlgo_t> named_;
-  std::map<std::tuple<Element, bool, std::string>, int> ranks_;  // of named_, behind those of proposals
+  // ranks of the algorithms in named_; they follow the ranks of proposals
+  std::map<std::tuple<Element, bool, std::string>, int> ranks_;
 };
 
 // Handles and plans are not destroyed, because CUDA may have shut down before a static destructor runs.
@@ -146,10 +148,10 @@ Library& library() {
   return *library;
 }
 
-// y = factor (weight x) + bias, and so on.
+// Computes y = factor (x weight^T), plus the residual if there is one, and applies the epilogue.
 void multiply(const Problem& p, int algorithm, double factor) {
   auto [handle, d, chosen] = library().ready(p, algorithm);
-  if (p.bias != nullptr) {  // it may be another one than that of the plan
+  if (p.bias != nullptr) {  // the plan may have been made with another bias
     set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
   const bool wide = p.element == Element::f64;
@@ -175,7 +177,7 @@ bool all_nan(const std::vector<char>& bytes) {
   return true;
 }
 
-// f16 has 5 bits of exponent, bf16 has 8.
+// f16 has 5 exponent bits, bf16 has 8.
 bool all_nan(const std::vector<char>& bytes, Element element) {
   if (element == Element::f64) {
     return all_nan<double>(bytes);

@@ -48,7 +48,8 @@ cublasComputeType_t compute_type(const Problem& p) {
 
 cudaDataType_t scale_type(const Problem& p) { return p.element == Element::f64 ? CUDA_R_64F : CUDA_R_32F; }
 
-// Calls `visit` with each attribute of the configuration of an algorithm after its id, and a value of its type.
+// Calls `visit` for each attribute of an algorithm's configuration except the id, with the attribute and a value of its
+// type.
 template <class Visit>
 void for_each_attribute(Visit visit) {
   visit(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{});

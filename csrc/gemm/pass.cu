@@ -1,6 +1,8 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, if gated,
-// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]). Threads access 16 bytes where the alignment of rows
-// allows it. A block is as wide as a row, up to its maximum, and has as many rows as fill it.
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, if gated, y[m, n] = act(z[m, n] + bias[n]) (z[m, N +
+// n] + bias[N + n]).
+//
+// Threads access 16 bytes where the alignment of rows allows it. A block is as wide as a row, up to the maximum width,
+// and takes as many rows as fill it.
 #include "gemm/pass.h"
 
 #include <algorithm>
@@ -18,7 +20,7 @@ struct alignas(sizeof(T) * kVector) Pack {
 };
 
 constexpr int kThreads = 256;
-constexpr int kRows = 4;  // per thread: as many loads in flight
+constexpr int kRows = 4;  // rows per thread, which is the number of loads in flight
 
 template <class T>
 struct Arguments {
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
       if (first + i < a.rows) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          // A missing addend is -0, not 0, because -0 + 0 is 0.
+          // A missing addend must be -0, because adding 0 to -0 gives 0.
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
@@ -96,7 +98,7 @@ Arguments<T> arguments_of(const Problem& p) {
 
 template <class T, int kVector>
 void launch(const Problem& p) {
-  // The vectors of a row, split evenly over whole warps.
+  // The vectors of a row are split evenly over whole warps.
   const int64_t vectors = (p.n + kVector - 1) / kVector, shares = (vectors + kThreads - 1) / kThreads;
   const int64_t width = ((vectors + shares - 1) / shares + 31) / 32 * 32;
   const dim3 block(static_cast<unsigned>(width), static_cast<unsigned>(kThreads / width));

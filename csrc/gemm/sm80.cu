@@ -11,11 +11,11 @@
 namespace fuseconv::linear::sm80 {
 namespace {
 
-constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // the limit of sizes and of numbers of tiles
 
 struct Kernel {
   const void* function;
-  int rows, columns;  // of a tile of y
+  int rows, columns;  // the size of a tile of y
   int threads;
   unsigned shared_bytes;
 };
@@ -54,7 +54,7 @@ bool aligned(const void* data, int64_t stride) {
 }  // namespace
 
 std::vector<int> shapes(const Problem& p) {
-  // A smaller tile reads more global and shared memory per product. (Seen on an H200.)
+  // A smaller tile reads more global and shared memory per product. (Measured on an H200.)
   constexpr double kSlowness[] = {1.0, 1.1, 1.5};
   const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

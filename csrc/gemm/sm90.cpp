@@ -13,9 +13,9 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
-constexpr int kDepth = 64;  // of a tile, along k
+constexpr int kDepth = 64;  // the depth of a tile along k
 constexpr size_t kCandidates = 10;
-constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // the limit of sizes and of numbers of tiles
 
 bool is_piecewise(Activation a) {
   return a == Activation::hard_swish || a == Activation::hard_sigmoid || a == Activation::relu6 ||
@@ -51,7 +51,7 @@ bool has_kernel(Activation activation) {
 #undef FUSECONV_IS
 }
 
-// The rows of x in a box. If y has fewer rows than a tile, a smaller box saves copy time.
+// Returns the number of rows of x in a box. If y has fewer rows than a tile, a smaller box saves copy time.
 int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }
@@ -85,7 +85,7 @@ std::vector<Configuration> configurations(const Problem& p) {
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p, shape);
-    // Tensor Cores do 2048 products per clock; an SM loads about 64 bytes per clock. (Seen on an H200.)
+    // The Tensor Cores compute 2048 products per clock; an SM loads about 64 bytes per clock. (Measured on an H200.)
     const double step =
         std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
@@ -145,7 +145,7 @@ void run(const Problem& p, const Configuration& c) {
   cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kernel.shared_bytes)),
              "cudaFuncSetAttribute");
-  // A box of w is one block's part. If gated, it has only gates or only ups, also if one block copies both.
+  // A box of w is one block's part. If gated, a box contains only gates or only ups, even if one block copies both.
   const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
   const int x_rows = x_box_rows(p, kernel, c.cluster_n);
   CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);

@@ -1,4 +1,4 @@
-// linear_kernel for one activation, FUSECONV_ACTIVATION, in every element type, form and tile shape.
+// Compiles linear_kernel for one activation, FUSECONV_ACTIVATION, in every element type, epilogue and tile shape.
 #include <type_traits>
 
 #include "gemm/sm90_kernel.cuh"

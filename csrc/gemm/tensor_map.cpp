@@ -7,7 +7,7 @@
 namespace fuseconv::linear {
 namespace {
 
-// The driver's function, looked up through the runtime so that nothing links to the driver.
+// Returns the driver's function, looked up through the runtime so that nothing links to the driver.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
@@ -51,7 +51,8 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
   };
   CUresult status = encode();
   if (status == CUDA_ERROR_INVALID_CONTEXT) {
-    // A thread has no context before its first call of the runtime that needs one; a choice of the device makes it.
+    // A thread has no CUDA context before its first runtime call that needs one. Setting the device creates the
+    // context.
     int device;
     cuda_check(cudaGetDevice(&device), "cudaGetDevice");
     cuda_check(cudaSetDevice(device), "cudaSetDevice");

@@ -12,7 +12,7 @@
 namespace fuseconv::linear::tf32x3 {
 namespace {
 
-constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // the limit of sizes and of numbers of tiles
 constexpr int64_t kShortest = 64;
 
 bool aligned(const void* data, int64_t stride, int64_t bytes) {
@@ -23,7 +23,7 @@ int64_t parts(int64_t size, int part) { return (size + part - 1) / part; }
 
 struct Kernel {
   const void* function;
-  int rows, columns;  // of a tile of x and of w
+  int rows, columns;  // the size of a tile: rows of x by rows of w
   int threads;
   uint32_t shared_bytes;
 };
@@ -47,7 +47,7 @@ Kernel find(const Problem& p, int shape) {
 }
 
 struct Grid {
-  int64_t rows, columns;  // of tiles
+  int64_t rows, columns;  // the number of tiles along the rows and columns
 };
 
 Grid grid_of(const Problem& p, const Kernel& kernel) {
@@ -62,7 +62,7 @@ std::vector<int> shapes(const Problem& p) {
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
     const Grid grid = grid_of(p, kernel);
-    // Three products each, 1024 per clock.
+    // Each element takes three products; the Tensor Cores compute 1024 per clock.
     const double step = kernel.rows * kernel.columns * 3 * kDepth / 1024.0;
     const double tile = static_cast<double>(parts(p.k, kDepth)) * step + 2000.0;
     guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, processors)) * tile, shape);

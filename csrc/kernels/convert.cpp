@@ -15,7 +15,7 @@ struct Scaled {
   }
 };
 
-// Reads dense memory of T as computed values.
+// Reads dense memory of type T as values of the compute type.
 template <class T>
 struct Widened {
   const T* data;

@@ -1,5 +1,6 @@
-// A convolution on CUDA with what follows it in one kernel: a depthwise one by a kernel of ours, one of 1x1 without
-// stride as a linear layer, others by cuDNN; or by the host and one more pass.
+// Computes a convolution and the operations that follow it on CUDA. One kernel does both for a depthwise convolution
+// (fuseconv's kernel), for a 1x1 convolution without stride (a linear layer), and for others that cuDNN supports.
+// Otherwise the host computes the convolution, and one more pass the rest.
 #include "kernels/convolution.h"
 
 #include <algorithm>
@@ -21,22 +22,23 @@ namespace {
 
 bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
 
-// Whether a tensor has fewer than 2^31 elements, also packed to four channels: beyond, engines fail or read elsewhere.
+// Returns whether a tensor has fewer than 2^31 elements, even when packed to four channels. With more elements, engines
+// fail or read the wrong addresses.
 bool is_small(In tensor) {
   const int64_t channels = tensor.sizes[1];
   return element_count(tensor) / channels * std::max<int64_t>(channels, kPixelChannels) < (int64_t{1} << 31);
 }
 
-// Whether cuDNN's fused engines are for it: without the fusion they are faster on other layouts, and depthwise ones ten
-// times as fast.
+// Returns whether cuDNN's fused engines are suitable. Without the fusion, cuDNN is faster on other layouts, and ten
+// times as fast for depthwise convolutions.
 bool is_for_cudnn(const Convolution& c) {
   return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
          !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) && is_small(c.x) &&
          is_small(c.y) && (!c.bias || (c.bias->strides[0] == 1 && is_aligned(c.bias->data)));
 }
 
-// The tensor, or a copy of it, channels last and aligned. Images and kernels of fewer than 4 channels get zeros for the
-// others: cuDNN takes 4 channels faster than 3, which it would copy itself.
+// Returns the tensor, or a copy of it, channels last and aligned. Images and filters with fewer than 4 channels are
+// padded with channels of zeros: cuDNN handles 4 channels faster than 3, which it would copy itself.
 In laid_out(CudaHost& host, In tensor, Spec& spec) {
   if (tensor.rank == 4 && tensor.sizes[1] < kPixelChannels) {
     const int64_t sizes[] = {tensor.sizes[0], kPixelChannels, tensor.sizes[2], tensor.sizes[3]};
@@ -82,7 +84,7 @@ bool all(std::span<const int64_t> numbers, int64_t value) {
   return std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) { return number == value; });
 }
 
-// [N, C, ...], channels last, as its rows: [positions, C].
+// Views a channels-last tensor [N, C, ...] as its rows, [positions, C].
 struct Rows {
   int64_t sizes[2], strides[2];
 
@@ -122,7 +124,7 @@ void convolution(CudaHost& host, const Convolution& c) {
   if (element_count(c.y) == 0 || depthwise(host, c) || as_linear(host, c) || by_cudnn(host, c)) {
     return;
   }
-  // torch adds a bias in a pass of its own.
+  // torch would add the bias in a separate pass.
   const In z = host_convolution(host, c, std::nullopt);
   convolution_pass(host, {z, c.bias, c.residual, c.activation, c.residual_first}, c.y);
 }

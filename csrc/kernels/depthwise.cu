@@ -1,9 +1,10 @@
-// A depthwise convolution moves few bytes per operation, so that loads, conversions and indices take as many
-// instructions as the sums if each output is computed alone.
+// A depthwise convolution moves few bytes per operation. If each output were computed alone, loads, conversions and
+// indices would take as many instructions as the sums.
 //
-// A block copies the positions of x that it needs into shared memory, zeros where the padding is. A thread then
-// computes kRows x kColumns positions of two channels: it reads each row beneath them once, widens it to f32, and adds
-// it to every row of its result that needs it. Threads of a warp are neighbors along the channels. Sums are in f32.
+// A block copies the positions of x that it needs into shared memory, with zeros for the padding. A thread then
+// computes kRows x kColumns positions of two channels: it reads each input row beneath these positions once, widens the
+// row to f32, and adds it to every row of its result that needs it. The threads of a warp are neighbors along the
+// channels. Sums are in f32.
 #include "kernels/depthwise.h"
 
 #include <algorithm>
@@ -17,19 +18,19 @@
 namespace fuseconv::cuda {
 namespace {
 
-constexpr int kRows = 2, kColumns = 7;  // of a thread; images of powers of 2 times 7 are common
-constexpr int kPair = 2;                // channels of a thread
+constexpr int kRows = 2, kColumns = 7;  // positions per thread; image sizes of 7 times a power of 2 are common
+constexpr int kPair = 2;                // channels per thread
 constexpr int kLanes = 16;              // threads along the channels
 constexpr int kThreads = 256;
-constexpr int kMinBlocks = 4;  // per SM: while some copy, others compute
+constexpr int kMinBlocks = 4;  // blocks per SM: while some copy, others compute
 constexpr int kMostColumns = 2;
 constexpr size_t kSharedWithoutAsking = 48 << 10;
-constexpr size_t kMostShared = 96 << 10;  // which every GPU from sm_80 on has
+constexpr size_t kMostShared = 96 << 10;  // available on every GPU from sm_80 on
 
-// Divides n by d, exactly where n d < 2^32.
+// Divides n by d. The quotient is exact if n d < 2^32.
 struct Divisor {
   int divisor;
-  unsigned reciprocal;  // of 2^32, rounded up; 0 for 1
+  unsigned reciprocal;  // 2^32 / divisor, rounded up; 0 for a divisor of 1
 
   explicit Divisor(int d)
       : divisor(d), reciprocal(static_cast<unsigned>(d == 1 ? 0 : ((int64_t{1} << 32) + d - 1) / d)) {}
@@ -42,11 +43,11 @@ struct Problem {
   const void *x, *weight, *bias, *residual;
   void* y;
   int height, width, out_height, out_width, channels, padding_h, padding_w;
-  Divisor blocks;         // across an image
-  Divisor columns;        // of threads in a block
-  int rows;               // of threads in a block
-  Divisor copies;         // of 16 bytes per position
-  Divisor input_columns;  // that a block copies
+  Divisor blocks;         // blocks across an image
+  Divisor columns;        // columns of threads in a block
+  int rows;               // rows of threads in a block
+  Divisor copies;         // copies of 16 bytes per position
+  Divisor input_columns;  // columns of x that a block copies
   AnyActivation act;
   bool residual_first;
 };
@@ -55,7 +56,7 @@ __host__ __device__ constexpr int inputs_of(int outputs, int kernel, int stride)
   return (outputs - 1) * stride + kernel;
 }
 
-// The thread's part of the result, from `row` and `column` on, after the sums.
+// Writes the thread's part of the result, from `row` and `column` on, after the sums are complete.
 template <class T>
 __device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kColumns][kPair], int row, int column,
                                        int channel) {
@@ -97,8 +98,8 @@ __device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kC
   });
 }
 
-// Blocks have kLanes threads along the channels and p.rows x p.columns tiles; the grid has the blocks of an image,
-// those of the channels, and the images.
+// A block has kLanes threads along the channels and p.rows x p.columns tiles. The dims of the grid are the blocks of an
+// image, the blocks along the channels, and the images.
 template <class T, int kKernel, int kStride>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const Problem p) {
   constexpr int kTaps = kKernel * kKernel;
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const P
 
 int quotient_up(int64_t count, int64_t each) { return static_cast<int>((count + each - 1) / each); }
 
-// As many of `count` per block as are allowed, spread evenly over the blocks that this takes.
+// Returns how many of `count` items a block takes: at most `most`, spread evenly over the number of blocks that this
+// requires.
 int per_block(int count, int most) { return quotient_up(count, quotient_up(count, most)); }
 
 template <class T>
@@ -250,7 +252,7 @@ void launch(CudaHost& host, const Convolution& c) {
 
 bool is_dense_and_aligned(In tensor) { return fits_channels_last(tensor) && is_aligned(tensor.data); }
 
-// Whether the grid, the offsets within an image and the divisions can hold these sizes.
+// Returns whether the grid, the offsets within an image and the divisions can represent these sizes.
 bool is_in_range(In tensor) {
   const int64_t across = (tensor.sizes[3] + kColumns - 1) / kColumns, down = (tensor.sizes[2] + kRows - 1) / kRows;
   return tensor.sizes[0] < (1 << 16) && tensor.sizes[1] / (kLanes * kPair) < (1 << 16) - 1 &&

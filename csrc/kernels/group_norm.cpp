@@ -12,19 +12,19 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // least number of elements per thread
+constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
-// A row is one group of one image: dense in y, with any strides in x.
+// A row is one group of one image. It is dense in y and has any strides in x.
 template <class T>
 struct GroupRows {
   using A = Compute<T>;
 
   const GroupNorm& norm;
   const Loop& rows;    // operands: y, x
-  const Loop& within;  // a row: the same
-  int64_t elements;    // of a row
-  int64_t channels;    // of a row
-  int64_t span;        // elements of a channel
+  const Loop& within;  // the loop over a row; the same operands
+  int64_t elements;    // the number of elements in a row
+  int64_t channels;    // the number of channels in a row
+  int64_t span;        // the number of elements in a channel
   BlockFunction<A> activate;
 
   void operator()(int64_t begin, int64_t end) const {
@@ -37,7 +37,7 @@ struct GroupRows {
     }
   }
 
-  // The row itself if it can be used as it is, else the filled buffer.
+  // Returns the row itself if it can be used as it is, else fills and returns the buffer.
   const A* load_row(const T* x, A* buffer) const {
     const int64_t stride = within.strides[1][within.rank - 1];
     if (within.rank == 1) {
@@ -63,13 +63,14 @@ struct GroupRows {
   void store_row(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
     const auto [center, correction, factor] = moments;
     alignas(64) A block[kBlock], scale[kBlock], shift[kBlock];
-    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if it is the same
+    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if they share one
     for (int64_t start = 0; start < elements; start += kBlock) {
       const int64_t n = std::min(kBlock, elements - start);
       const int64_t first = start / span, last = (start + n - 1) / span;
       if (first != last || first != filled) {
         for (int64_t channel = first, i = 0; channel <= last; ++channel) {
-          // A channel that ends beyond the block fills all of it: the next block may be of this channel too.
+          // A channel that ends beyond the block fills the rest of the block, because the next block may belong to it
+          // too.
           const int64_t stop = std::min((channel + 1) * span - start, kBlock);
           std::fill(scale + i, scale + stop, factor * at(norm.weight, first_channel + channel, A(1)));
           std::fill(shift + i, shift + stop, at(norm.bias, first_channel + channel, A(0)));
@@ -91,7 +92,7 @@ struct GroupRows {
   }
 };
 
-// The loop over the dims [begin, end) of the tensors.
+// Returns the loop over the dims [begin, end) of the tensors.
 Loop loop_over(const Spec& y, const Spec& x, int begin, int end) {
   const auto dims = [&](const Spec& tensor) {
     return In{nullptr, tensor.dtype, end - begin, tensor.sizes + begin, tensor.strides + begin};

@@ -1,9 +1,10 @@
-// The group norm of kernels/group_norm.h on CUDA, in two passes: first the moments of the groups, with weight and bias
-// folded into those of each channel; then one multiply-add per element and the activation.
+// The group norm of kernels/group_norm.h on CUDA, in two passes. The first pass computes the moments of the groups and
+// folds weight and bias into the moments of each channel. The second pass computes one multiply-add per element and the
+// activation.
 //
 // x is read twice and y is written once. Eager PyTorch with a separate activation reads x twice, writes and reads the
-// norm, and writes y. Five memory passes become three, or two if x stays in L2 between the passes, as a [2, 320, 64,
-// 64] of bf16 (5 MB) does.
+// norm, and writes y. Five memory passes become three, or two if x stays in L2 between the passes, as does a bf16 [2,
+// 320, 64, 64] (5 MB).
 #include "kernels/group_norm.h"
 
 #include "kernels/group_moments.cuh"
@@ -16,13 +17,13 @@ namespace {
 // The moments of an element's channel as an operand of kernels/pointwise.cuh.
 struct ChannelOperand {
   const void* channels;  // Moments [N, C]
-  int64_t span;          // elements of a channel
+  int64_t span;          // the number of elements in a channel
   Divisor<uint32_t> divisor;
   int64_t first = 0;  // the index of the first element of the slab
 
   struct Place {
     int64_t channel;
-    int64_t left;  // elements to the channel's end
+    int64_t left;  // the number of elements to the end of the channel
   };
 
   template <class A, int Size>
@@ -50,7 +51,7 @@ struct ChannelOperand {
       }
       return result;
     }
-    // A run belongs to one channel or two.
+    // A run belongs to one channel or to two adjacent channels.
     const Moments<Compute<T>> moments = own[0], next = own[place.left < Size ? 1 : 0];
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
@@ -64,7 +65,7 @@ template <class Act>
 struct NormalisedAct {
   Act act;
 
-  // The channel is fetched first: its loads are issued before the kernel waits for the element.
+  // The channel is fetched first, so that its loads are issued before the kernel waits for the element.
   template <class Channel, class A>
   __device__ __forceinline__ A operator()(const Channel& channel, A x) const {
     return act(A(channel.normalised(value_of(x))));

@@ -1,4 +1,4 @@
-// A linear layer of tensors with any strides, by the fastest gemm backend.
+// Computes a linear layer of tensors with any strides, with the fastest gemm backend.
 #include <optional>
 
 #include "gemm/choices.h"
@@ -9,7 +9,7 @@
 namespace fuseconv::cuda {
 namespace {
 
-// The host's GEMM as a backend to choose from.
+// Offers the host's GEMM as one of the backends.
 struct HostProduct {
   CudaHost& host;
   In x, weight;
@@ -24,7 +24,7 @@ struct HostProduct {
   }
 };
 
-// [n, k] with dense rows or dense columns; with dense columns it is the matrix [k, n] in memory.
+// Returns [n, k] with dense rows or dense columns. With dense columns, it is the matrix [k, n] in memory.
 DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
   const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
   const In other{weight.data, weight.dtype, 2, sizes, strides};

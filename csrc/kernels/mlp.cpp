@@ -9,8 +9,8 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-// Rows that go through the layers together: enough for the GEMM to reach full speed, and few enough that two blocks of
-// intermediates of the largest width stay in L2.
+// The number of rows that go through the layers together. It is large enough for the GEMM to reach full speed, and
+// small enough that two blocks of intermediates of the largest width stay in L2.
 constexpr int64_t kBlockRows = 1024;
 
 void layer(CpuHost& host, const MlpLayer& layer, In x, Out y) {
@@ -28,7 +28,7 @@ void mlp(CpuHost& host, const MlpLayers& all, In x, Out y) {
   if (rows == 0) {
     return;
   }
-  // Rows without a common stride are one block, because the host's GEMM makes them dense.
+  // Rows without a common stride are processed as one block, because the host's GEMM makes them dense.
   const Loop loop = row_loop(&x, 1);
   const int64_t block = loop.rank == 1 ? std::min(kBlockRows, rows) : rows;
   const int64_t element = y.dtype == Dtype::f64 ? 8 : y.dtype == Dtype::f32 ? 4 : 2;

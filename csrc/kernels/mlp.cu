@@ -5,7 +5,7 @@
 namespace fuseconv::cuda {
 namespace {
 
-// Layer by layer, each by its fastest backend.
+// Runs the layers one by one, each on its fastest backend.
 void by_layers(CudaHost& host, In x, const MlpLayers& layers, Out y) {
   const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
   Spec results[3];

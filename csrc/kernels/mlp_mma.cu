@@ -1,4 +1,4 @@
-// The layers of kernels/mlp.h in f16 and bf16 by mma.sync, from sm_80 on; any strides.
+// The layers of kernels/mlp.h in f16 and bf16 with mma.sync, from sm_80 on. Supports any strides.
 //
 // A warp takes 16 rows through all layers in registers: the accumulators of m16n8k16 have the layout of the A operand
 // of the next layer. The eight warps of a block share the weights, which are copied to shared memory in steps of 64
@@ -16,12 +16,12 @@ namespace {
 using namespace arch::sm80;
 
 constexpr int kThreads = 256, kRowsPerWarp = 16, kRowsPerTile = kThreads / 32 * kRowsPerWarp;
-constexpr int kDepth = 64;          // of a step
-constexpr int kPitch = kDepth + 8;  // elements between rows of a step, so that ldmatrix has no bank conflicts
+constexpr int kDepth = 64;          // the depth of a step along k
+constexpr int kPitch = kDepth + 8;  // elements between the rows of a step, so that ldmatrix has no bank conflicts
 
 struct MmaArguments {
   MlpProblem problem;
-  bool by_vector[3];  // the weight's rows are dense, a whole number of vectors, and aligned
+  bool by_vector[3];  // whether the weight's rows are dense, aligned, and a whole number of vectors
 };
 
 template <class Element>
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint32_t pack(Element low, Element high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Copies columns [64 step, 64 step + 64) of a weight to shared memory, with zeros past its end.
+// Copies columns [64 step, 64 step + 64) of a weight to shared memory, with zeros past the end of the weight.
 template <class Element, int kWidth>
 __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int step, Element* to) {
   const MlpOperands& layer = a.problem.layer[index];
@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int 
   copy_commit();
 }
 
-// This thread's elements of 16 rows of x, from `first` on, in the layout of the A operand of mma.
+// Loads this thread's elements of 16 rows of x, from `first` on, in the layout of the A operand of mma.
 template <class Element, int kWidth>
 __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint32_t (&h)[kWidth / 16][4]) {
   const int lane = threadIdx.x % 32;
@@ -80,8 +80,8 @@ __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint3
   }
 }
 
-// h = act(d + bias). Columns that the layer does not have are set to 0, like their weights in the next layer, because 0
-// * NaN would be NaN.
+// h = act(d + bias). Sets the columns that the layer does not have to 0. Their weights in the next layer are also 0,
+// but 0 * NaN would be NaN.
 template <class Element, int kWidth, class Epilogue>
 __device__ __forceinline__ void activate(Epilogue act, const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void activate(Epilogue act, const MlpOperands& layer,
 template <class Element, int kWidth>
 __device__ __forceinline__ void activate(const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
-  // Not with_constant: a lambda over d and h costs the small layers 4 % (H200).
+  // This does not use with_constant, because a lambda over d and h costs the small layers 4 % (H200).
   switch (layer.activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kThreads, 1) mlp_mma_kernel(const __grid_const
   Element* const steps = reinterpret_cast<Element*>(memory);
   const MlpProblem& p = a.problem;
   const int lane = threadIdx.x % 32;
-  // The row and first column, in a 16 by 16 piece of a step, of the matrix row whose address this lane passes to
-  // ldmatrix.
+  // This lane passes the address of one matrix row to ldmatrix. Its row and first column are relative to a 16 by 16
+  // piece of a step.
   const int piece = (lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 8;
   for (int64_t tile = blockIdx.x; tile * kRowsPerTile < p.rows; tile += gridDim.x) {
     const int64_t first = tile * kRowsPerTile + threadIdx.x / 32 * kRowsPerWarp;
@@ -160,13 +160,14 @@ __global__ void __launch_bounds__(kThreads, 1) mlp_mma_kernel(const __grid_const
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
       float d[kWidth / 8][4] = {};
-      // At least one, so that the first step of the next layer is copied even if this layer has no inputs.
+      // There is at least one step, so that the first step of the next layer is copied even if this layer has no
+      // inputs.
       const int count = max((p.layer[layer].inputs + kDepth - 1) / kDepth, 1);
 #pragma unroll
       for (int step = 0; step < kWidth / kDepth; ++step) {
         if (step < count) {
           copy_wait<0>();
-          // This step has arrived, and all warps are done with the other.
+          // This step has arrived, and all warps have finished with the other step.
           __syncthreads();
           Element* const next = steps + (buffer ^ 1) * kWidth * kPitch;
           if (step + 1 < count) {

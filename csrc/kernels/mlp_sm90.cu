@@ -1,4 +1,4 @@
-// The launches of kernels/mlp_sm90.cuh and mlp_sm90_split.cuh.
+// Launches the kernels of kernels/mlp_sm90.cuh and mlp_sm90_split.cuh.
 #include <algorithm>
 #include <limits>
 
@@ -10,13 +10,14 @@
 namespace fuseconv::cuda {
 namespace {
 
-// Dense rows at multiples of 16 bytes. The stride of a single row does not matter.
+// Returns whether TMA can address the rows: they must be dense, at multiples of 16 bytes. The stride of a single row
+// does not matter.
 bool addressable(const void* data, int64_t rows, int64_t row_stride, int64_t column_stride, int64_t columns) {
   return columns > 0 && is_aligned(data) && (column_stride == 1 || columns == 1) &&
          (rows == 1 || (row_stride > 0 && row_stride % 8 == 0));
 }
 
-// The stride given to a tensor map. For a single row any stride is valid.
+// Returns the stride for a tensor map. For a single row, any valid stride will do.
 int64_t stride_of(int64_t rows, int64_t stride) { return rows == 1 ? 256 : stride; }
 
 // `weight_rows` is the number of rows in a box of a weight.

@@ -12,7 +12,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // least number of elements per thread
+constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
 template <class T>
 struct Rows {
@@ -38,7 +38,7 @@ struct Rows {
 
   static int64_t column_stride(In tensor) { return tensor.strides[tensor.rank - 1]; }
 
-  // weight or bias in the compute type, or the value of a missing one.
+  // Returns the weight or bias in the compute type, or `absent` in its place if the tensor is missing.
   const A* vector(const std::optional<In>& tensor, A absent, A* buffer) const {
     if (tensor) {
       return load_block(static_cast<const T*>(tensor->data), column_stride(*tensor), columns, buffer);
@@ -47,7 +47,8 @@ struct Rows {
     return buffer;
   }
 
-  // s of one row: x itself if it can be used as it is, else the memory of the sum or the buffer, filled.
+  // Returns s of one row. Returns x itself if it can be used as it is; otherwise fills and returns the memory of the
+  // sum or the buffer.
   const A* load_row(const int64_t* offsets, A* buffer) const {
     const T* x = static_cast<const T*>(norm.x.data) + offsets[1];
     const int64_t x_stride = column_stride(norm.x);

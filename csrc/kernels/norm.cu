@@ -5,13 +5,14 @@
 
 namespace fuseconv::cuda {
 
-// One translation unit each: norm_f32.cu and so on.
+// Each dtype has its own translation unit: norm_f32.cu and so on.
 template <class T>
 void run_norm(CudaHost& host, const Norm& norm);
 
 namespace {
 
-// The norm with both operands in the layout of y if only one of them is: each is then read along its elements.
+// Returns the norm with both operands in the layout of y if only one of them has it, so that each is read along its
+// elements.
 Norm in_one_layout(CudaHost& host, const Norm& norm) {
   Norm result = norm;
   const bool sum_too = !norm.sum || !is_transposed(*norm.sum, norm.y);

@@ -11,9 +11,9 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kPiece = 65536;  // least number of elements of rows that one thread adds
+constexpr int64_t kPiece = 65536;  // the minimum number of row elements that one thread adds
 constexpr int64_t kMaxPieces = 64;
-constexpr int64_t kRowsInOneSum = 32;  // of the compute type; longer sums add these in f64
+constexpr int64_t kRowsInOneSum = 32;  // rows in one sum of the compute type; longer sums add these in f64
 
 template <class T>
 struct GradientRows {
@@ -24,9 +24,9 @@ struct GradientRows {
   int64_t rows;
   int64_t columns;
   int64_t pieces;
-  double* partial;  // [pieces, 2, columns]: sums for the weight, and for the bias
+  double* partial;  // [pieces, 2, columns]: sums for the weight and for the bias
 
-  // Pieces [begin, end) of the rows.
+  // Processes the pieces [begin, end) of the rows.
   void operator()(int64_t begin, int64_t end) const {
     Buffer<A> x_row(columns), grad_row(columns), scale_row(columns), n_row(columns), product_row(columns);
     Buffer<A> sums(2 * columns);
@@ -85,7 +85,7 @@ struct GradientRows {
     }
   }
 
-  // The sums of all pieces, for columns [begin, end).
+  // Adds the sums of all pieces for the columns [begin, end).
   void sum_pieces(int64_t begin, int64_t end) const {
     for (int which = 0; which < 2; ++which) {
       const std::optional<Out>& result = which == 0 ? norm.grad_weight : norm.grad_bias;
@@ -104,7 +104,7 @@ struct GradientRows {
     return load_block(static_cast<const T*>(tensor.data) + offset, tensor.strides[tensor.rank - 1], columns, buffer);
   }
 
-  // A row of the contiguous result.
+  // Stores a row of the contiguous result.
   void store(const A* values, T* y) const {
     if constexpr (std::is_same_v<T, A>) {
       std::copy_n(values, columns, y);

@@ -1,7 +1,7 @@
 // The gradients of kernels/norm_backward.h on CUDA.
 //
-// A block walks rows in grid strides and keeps its column sums, in registers if its rows are there. It writes them to
-// scratch memory, and a second kernel adds the sums of all blocks.
+// A block iterates over rows in grid strides and keeps its column sums, in registers if its rows are in registers. It
+// writes the sums to scratch memory, and a second kernel adds the sums of all blocks.
 #include "kernels/norm_backward.h"
 
 #include "kernels/moments.cuh"
@@ -19,14 +19,14 @@ struct GradientArguments {
   T* grad_x;
   const T* grad;
   const T* x;
-  const T* grad_sum;  // these three may be null
+  const T* grad_sum;  // grad_sum, weight and partial may be null
   const T* weight;
-  Compute<T>* partial;  // [blocks, 2, columns]: sums for the weight, and for the bias
+  Compute<T>* partial;  // [blocks, 2, columns]: sums for the weight and for the bias
   RowNorm<T> norm;
   bool streaming;
 };
 
-// Adds the sums of the groups of a block, one after another, and writes them to `partial`.
+// Adds the sums of the groups of a block, one group after another, and writes them to `partial`.
 template <class A, int Threads, int Chunks, int Size>
 __device__ __forceinline__ void write_sums(const A (&weight_sum)[Chunks][Size], const A (&bias_sum)[Chunks][Size],
                                            A* partial, int lane, int columns) {
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   Group<Threads> group;
   A weight_sum[Chunks][kSize] = {};
   A bias_sum[Chunks][kSize] = {};
-  // The sums leave registers for few rows at a time: the next rows are loaded while these are computed. Past the last
-  // row the gradient is 0.
+  // The sums leave registers for only a few rows at a time, so the next rows are loaded while the current rows are
+  // computed. Past the last row, the gradient is 0.
   Run<T> next_x[Chunks], next_grad[Chunks];
   const auto fetch = [&](int64_t index) {
     int64_t offsets[4];
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
     Run<T> weight[Chunks];
     fetch_row<T, Threads>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
-    A along = 0, level = 0;  // the means of h n, and of h
+    A along = 0, level = 0;  // the means of h n and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
       A scale[kSize];
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Rows of any length and strides, one block each. Its column sums stay in `partial`.
+// Handles rows of any length and strides, one block per row. The column sums of a block stay in `partial`.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __grid_constant__ GradientArguments<T> a) {
   using A = Compute<T>;
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
 inline constexpr int kSumColumns = 32;
 inline constexpr int kSumRows = 16;
 
-// result[c] = sum over blocks of partial[block, which, c]; which is 0 for the weight and 1 for the bias.
+// result[c] = sum over blocks of partial[block, which, c], where which is 0 for the weight and 1 for the bias.
 template <class T>
 __global__ void __launch_bounds__(kSumColumns* kSumRows)
     add_partial_sums(const Compute<T>* partial, int64_t blocks, int64_t columns, T* weight, T* bias) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   }
 }
 
-// The number of resident blocks of the device. More blocks would only produce more sums to add.
+// Returns the number of blocks that the device can hold at once. More blocks would only produce more sums to add.
 template <class Kernel>
 int64_t resident_blocks(Kernel kernel, int threads) {
   int device, processors, blocks;

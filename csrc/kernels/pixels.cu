@@ -18,7 +18,7 @@ struct Pixels {
   int channels;
 };
 
-// Elements of 16 bits are copied as they are.
+// 16-bit elements are copied unchanged.
 __global__ void __launch_bounds__(kThreads) pack_kernel(const Pixels p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count; i += step) {

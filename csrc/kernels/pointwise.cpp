@@ -8,7 +8,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-// The least number of elements per thread: a piece must take longer than waking the thread.
+// The minimum number of elements per thread: a piece must take longer than waking the thread.
 constexpr int64_t kGrain = 16384;
 
 template <class T>
@@ -20,7 +20,7 @@ struct Walk {
   BlockFunction<Compute<T>> function;
   const void* formula;
 
-  // Elements [begin, end) of the index space, in order.
+  // Computes elements [begin, end) of the index space, in order.
   void operator()(int64_t begin, int64_t end) const {
     Position position(loop, inputs + 1, begin);
     while (begin < end) {
@@ -31,7 +31,7 @@ struct Walk {
     }
   }
 
-  // A run of n elements along the innermost axis.
+  // Computes a run of n elements along the innermost axis.
   void run(const int64_t* offsets, int64_t n) const {
     alignas(64) Compute<T> buffers[kMaxOperands][kBlock];
     const int64_t stride = loop.strides[0][loop.rank - 1];

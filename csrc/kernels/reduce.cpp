@@ -10,16 +10,16 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // least number of elements per thread
-constexpr int64_t kChunk = 65536;  // most elements that one task adds
+constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
+constexpr int64_t kChunk = 65536;  // the maximum number of elements that one task adds
 constexpr int64_t kRun = 4 * kBlock;
-constexpr int64_t kTerms = 16;  // in one partial sum of a column
+constexpr int64_t kTerms = 16;  // terms in one partial sum of a column
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The work is cut into tasks: a tile of results along the innermost kept axis, times a chunk of the terms of each. By
-// rows, a tile is one result whose terms are read in runs. By columns, a tile is a block of results that is read term
-// by term.
+// The work is cut into tasks. A task is a tile of results along the innermost kept axis, times a chunk of the terms of
+// each result. When reducing by rows, a tile is one result whose terms are read in runs. When reducing by columns, a
+// tile is a block of results that is read term by term.
 template <class T>
 struct Reduction {
   using A = Compute<T>;
@@ -29,20 +29,20 @@ struct Reduction {
   const T* x;
   const ReductionFormula<A>& formula;
   bool by_rows;
-  int64_t tile;            // results
-  int64_t tiles_per_axis;  // along the innermost kept axis
+  int64_t tile;            // the number of results in a tile
+  int64_t tiles_per_axis;  // tiles along the innermost kept axis
   int64_t tiles;
   int64_t results;
-  int64_t terms;  // of each result
-  int64_t chunk;  // terms
+  int64_t terms;  // the number of terms in a result
+  int64_t chunk;  // the number of terms in a chunk
   int64_t chunks;
-  double* partial;  // [chunks, results], if there are several
+  double* partial;  // [chunks, results], if there are several chunks
 
   Reduction(const ReductionLoops& l, T* y, const T* x, const ReductionFormula<A>& f)
       : loops(l), y(y), x(x), formula(f), results(l.kept.count()), terms(l.taken.count()), partial(nullptr) {
     const int64_t kept_size = l.kept.sizes[l.kept.rank - 1], kept_stride = l.kept.strides[1][l.kept.rank - 1];
     const int64_t taken_size = l.taken.sizes[l.taken.rank - 1], taken_stride = l.taken.strides[0][l.taken.rank - 1];
-    // Prefers long runs along the denser axis, and the longer axis if one of the two is short.
+    // Reads long runs along the denser axis, or along the longer axis if one of the two is short.
     const bool both_long = std::min(kept_size, taken_size) >= 32;
     by_rows = both_long ? taken_stride <= kept_stride : taken_size >= kept_size;
     tile = by_rows ? 1 : std::min(kBlock, kept_size);
@@ -52,7 +52,7 @@ struct Reduction {
     chunks = std::max<int64_t>(1, ceil_div(terms, chunk));
   }
 
-  // Tasks [begin, end): those of one chunk are adjacent.
+  // Runs tasks [begin, end). The tasks of one chunk are adjacent.
   void sum(int64_t begin, int64_t end) const {
     while (begin < end) {
       const int64_t index = begin / tiles, within = begin % tiles;
@@ -62,7 +62,7 @@ struct Reduction {
     }
   }
 
-  // `count` tiles, starting with the tile of result `first`.
+  // Adds `count` tiles, starting with the tile of result `first`.
   void sum_chunk(int64_t index, int64_t first, int64_t count) const {
     double totals[kBlock];
     const int64_t start = index * chunk, stop = std::min(terms, start + chunk);
@@ -86,7 +86,7 @@ struct Reduction {
     }
   }
 
-  // Results [begin, end) from the sums of their chunks.
+  // Computes results [begin, end) from the sums of their chunks.
   void combine(int64_t begin, int64_t end) const {
     for (Position kept(loops.kept, 2, begin); begin < end; ++begin, kept.advance(1)) {
       double total = 0;

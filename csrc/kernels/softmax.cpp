@@ -13,7 +13,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 8192;  // least number of elements per thread
+constexpr int64_t kGrain = 8192;  // the minimum number of elements per thread
 
 template <class T>
 struct SoftmaxRows {

@@ -1,6 +1,6 @@
-// The softmax of kernels/softmax.h on CUDA. Rows are held in registers as in kernels/norm.cuh; other rows take two
-// passes, the first of which computes maximum and sum together (Milakov and Gimelshein, "Online normalizer calculation
-// for softmax", 2018).
+// The softmax of kernels/softmax.h on CUDA. Rows are held in registers as in kernels/norm.cuh. Rows that do not fit
+// take two passes, the first of which computes the maximum and the sum together (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018).
 #include "kernels/softmax.h"
 
 #include <cmath>
@@ -103,15 +103,15 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   });
 }
 
-// The maximum of some scores, and the sum of exponentials of their differences to `pivot`. The pivot is the maximum, or
-// 0 as long as all scores are -inf, so that those add 0.
+// The maximum of some scores, and the sum of the exponentials of their differences from `pivot`. The pivot is the
+// maximum, or 0 as long as all scores are -inf, so that these scores add 0.
 template <class A>
 struct Online {
   A largest = A(-INFINITY);
   A sum = 0;
 
   Online() = default;
-  // For one score: x - x is 0, or NaN if exp(x - x) is NaN.
+  // Initializes from one score. x - x is 0, or NaN if exp(x - x) is NaN.
   __device__ __forceinline__ explicit Online(A x) : largest(x), sum(x == A(-INFINITY) ? A(0) : A(1) + (x - x)) {}
 
   __device__ __forceinline__ A pivot() const { return largest == A(-INFINITY) ? A(0) : largest; }
@@ -123,7 +123,7 @@ struct Online {
   }
 
  private:
-  // Rescales to a larger pivot. A sum without scores may get the larger pivot.
+  // Rescales the sum to a larger pivot. A sum without scores may also be given a larger pivot.
   __device__ __forceinline__ A scaled(A to) const { return largest == A(-INFINITY) ? A(0) : sum * exp(largest - to); }
 };
 

@@ -1,5 +1,6 @@
-# Generates files from the headers in this folder, each of which is an op: the list of ops, ops/all.h, over which the
-# bindings fold, and one file per op and target that compiles its kernels. add_relu.h has the op AddRelu.
+# Generates files from the headers in this folder, each of which defines one op: ops/all.h, the list of ops over which
+# the bindings fold, and one file per op and target that compiles the op's kernels. For example, add_relu.h defines the
+# op AddRelu.
 set(FUSECONV_OPS_FOLDER ${CMAKE_CURRENT_LIST_DIR})
 set(FUSECONV_GENERATED ${CMAKE_CURRENT_BINARY_DIR}/generated/ops)
 file(GLOB headers CONFIGURE_DEPENDS ${FUSECONV_OPS_FOLDER}/*.h)
@@ -26,7 +27,8 @@ list(JOIN structs ", " structs)
 file(CONFIGURE OUTPUT ${FUSECONV_GENERATED}/all.h @ONLY
      CONTENT "#pragma once\n\n#include <tuple>\n\n@includes@\nnamespace fuseconv {\nusing AllOps = std::tuple<@structs@>;\n}\n")
 
-# Sets `files` to one file per op that compiles its kernels for a target with the name `name` and the C++ type `target`.
+# Sets `files` to a list with one file per op that compiles the op's kernels for the target called `name`, whose C++
+# type is `target`.
 function(fuseconv_instantiations files name suffix target)
   set(made)
   foreach(op IN LISTS FUSECONV_OPS)

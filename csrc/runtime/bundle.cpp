@@ -28,8 +28,8 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The hash of the manifest is that of the text without the line that contains it. The text is canonical: keys sorted,
-// one per line.
+// Checks the hash of the manifest. It is the hash of the text without the line that contains the hash. The text is
+// canonical: keys are sorted, one per line.
 void check_own_hash(const std::string& text, const std::string& hash, const fs::path& path) {
   const std::string line = " \"manifest_sha256\": \"" + hash + "\",\n";
   const size_t place = text.find(line);
@@ -63,7 +63,7 @@ File measure(const fs::path& path) {
   return {sum.digest(), size};
 }
 
-// Every file and every empty folder, by its name in the bundle.
+// Finds every file and every empty folder, by its name in the bundle.
 void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const fs::file_status status = entry.symlink_status();
@@ -78,7 +78,7 @@ void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs
   }
 }
 
-// Checks a file against what a manifest lists.
+// Checks a file against its entry in a manifest.
 void check_file(const std::string& name, const fs::path& path, const nlohmann::json& listed) {
   if (!fs::exists(path)) {
     throw refused(name + " is missing", path);
@@ -234,7 +234,7 @@ void check_private(const fs::path& folder, const std::string& artifact, const st
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       add(entry);
     }
-    folders.clear();  // those of other targets
+    folders.clear();  // drops the folders of other targets
     add(fs::directory_entry(folder / "onnx" / kWeights));
   } else {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(beside)) {

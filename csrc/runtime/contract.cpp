@@ -24,7 +24,7 @@ std::string to_string(const Size& size) {
          (size.step > 1 ? ":" + std::to_string(size.step) : "");
 }
 
-// x=f32[batch:1..16,8]
+// Returns an input as text, such as "x=f32[batch:1..16,8]".
 std::string to_string(const TensorSpec& spec) {
   std::string text = spec.name + "=" + spec.dtype + "[";
   for (size_t i = 0; i < spec.shape.size(); ++i) {
@@ -46,10 +46,11 @@ Error violation(const TensorSpec& spec, const std::string& what) {
   return Error(Kind::contract, "input " + spec.name + " " + what, "input " + spec.name, "pass " + to_string(spec));
 }
 
-// The size of a dim, and the input from which it is known.
+// Maps a dim to its size and to the input that determined the size.
 using Sizes = std::map<std::string, std::pair<int64_t, std::string>>;
 
-// Whether the data has the number of bytes of the shape and dtype. Divides, because a product of sizes may overflow.
+// Returns whether the data has as many bytes as the shape and dtype require. Divides, because a product of sizes may
+// overflow.
 bool is_filled(const Tensor& tensor) {
   uint64_t left = tensor.data.size();
   const bool is_empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();

@@ -1,5 +1,5 @@
-// CUDA graphs around a call of LibTorch: fuseconv/runtime/graphed_runner.py in C++. docs/adr/0007-cuda-graphs.md
-// describes memory, threads and streams, and docs/adr/0018-graph-policy.md which shapes are captured.
+// CUDA graphs around a LibTorch call: fuseconv/runtime/graphed_runner.py in C++. docs/adr/0007-cuda-graphs.md describes
+// memory, threads and streams; docs/adr/0018-graph-policy.md describes which shapes are captured.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/Event.h>
@@ -25,7 +25,7 @@ constexpr size_t kLimit = 64;
 constexpr double kMemoryShare = 0.1;
 constexpr int kWarmUps = 2;
 
-// The share of the free memory that the graphs may hold if the user sets no limit.
+// Returns the number of bytes that the graphs may hold if the user sets no limit: a share of the free memory.
 int64_t default_memory() {
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
@@ -46,7 +46,7 @@ std::string place(const std::vector<at::Tensor>& tensors) {
   return where;
 }
 
-// What a timed call was.
+// Describes a timed call.
 struct Timed {
   Shapes shapes;
   bool contended, replayed;
@@ -143,8 +143,8 @@ class Graphs final : public GraphedCall {
   }
 
  private:
-  // Works after the last use of the graphs' memory, by the order within a stream or by an event between two, and
-  // records when this use is over.
+  // Runs the work after the last use of the graphs' memory, and records when this use is over. Uses on one stream are
+  // ordered by the stream, uses on two streams by an event.
   template <typename Work>
   std::vector<at::Tensor> in_turn(const c10::cuda::CUDAStream& stream, const Work& work) {
     if (last_ != stream) {
@@ -162,7 +162,7 @@ class Graphs final : public GraphedCall {
     return outputs;
   }
 
-  // Tells the policy what timed calls took that are over.
+  // Reports the durations of finished timed calls to the policy.
   void report() {
     while (const auto done = watch_.finished()) {
       const auto& [call, seconds] = *done;
@@ -172,7 +172,8 @@ class Graphs final : public GraphedCall {
     }
   }
 
-  // Padding is left as earlier calls wrote it. Rows are independent, so its values do not matter.
+  // Replays a graph. The padding keeps the values that earlier calls wrote. Rows are independent, so these values do
+  // not matter.
   std::vector<at::Tensor> replay(Graph& graph, const std::vector<at::Tensor>& inputs, int64_t rows,
                                  const c10::cuda::CUDAStream& stream) {
     if (std::find(graph.streams.begin(), graph.streams.end(), stream) == graph.streams.end()) {
@@ -207,7 +208,8 @@ class Graphs final : public GraphedCall {
     return *std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.shapes == shapes; });
   }
 
-  // A direct call, which also warms up, and the capture of the next one if there is room for its graph.
+  // Makes a direct call, which also warms up, and then captures the call for later replays if there is room for its
+  // graph.
   std::vector<at::Tensor> capture(const Shapes& shapes, const std::vector<at::Tensor>& inputs, int64_t rows,
                                   const c10::cuda::CUDAStream& stream) {
     Graph graph{shapes, {}, std::make_unique<at::cuda::CUDAGraph>(), {}, {stream}};
@@ -230,7 +232,7 @@ class Graphs final : public GraphedCall {
         size += static_cast<int64_t>(tensor.nbytes());
       }
     }
-    outputs = copied(own(outputs, gives_, rows));  // they may be views of the graph's inputs
+    outputs = copied(own(outputs, gives_, rows));  // outputs may be views of the graph's inputs
     if (const auto dropped = policy_->room(shapes, size)) {
       drop([&](const Graph& other) {
         return std::find(dropped->begin(), dropped->end(), other.shapes) != dropped->end();
@@ -259,7 +261,7 @@ class Graphs final : public GraphedCall {
       return;
     }
     const bool is_alone = graphs_.size() == 1;
-    drop([](const Graph&) { return true; });  // torch gives the memory of a pool back as a whole
+    drop([](const Graph&) { return true; });  // torch frees the memory of a pool only as a whole
     if (is_alone && required_) {
       throw Error(Kind::upstream,
                   "the CUDA graph of the call holds " + std::to_string(bytes) + " bytes, but the limit is " +
@@ -268,7 +270,7 @@ class Graphs final : public GraphedCall {
     }
   }
 
-  // The bytes of the graphs: the buffers of inputs, and the pool with outputs and intermediate values.
+  // Returns the bytes that the graphs hold: the input buffers, and the pool with outputs and intermediate values.
   int64_t held() const {
     int64_t sum = graphs_.empty() ? 0 : recorder_.bytes();
     for (const Graph& graph : graphs_) {
@@ -279,7 +281,7 @@ class Graphs final : public GraphedCall {
     return sum;
   }
 
-  // Drops graphs, while no launch is running.
+  // Drops graphs while no launch is running.
   template <typename Chosen>
   void drop(const Chosen& chosen) {
     if (std::none_of(graphs_.begin(), graphs_.end(), chosen)) {
@@ -292,7 +294,8 @@ class Graphs final : public GraphedCall {
     }
   }
 
-  // Stops all captures: an op that a graph cannot contain fails for every shape, and memory that is short stays short.
+  // Stops all captures. An op that a graph cannot contain fails for every shape, and insufficient memory stays
+  // insufficient.
   void give_up(const std::string& why, const std::vector<at::Tensor>& inputs) {
     failure_.emplace(Kind::upstream, "the model cannot be captured in a CUDA graph: " + why, place(inputs),
                      "load with cuda_graphs automatic or off");
@@ -307,13 +310,13 @@ class Graphs final : public GraphedCall {
   const Call call_;
   const std::optional<Buckets> buckets_;
   const bool required_;
-  const int64_t limit_;  // of the bytes that the graphs hold
+  const int64_t limit_;  // the maximum number of bytes that the graphs may hold
   std::vector<bool> batched_, gives_;
   const c10::DeviceIndex device_ = c10::cuda::current_device();
   Recorder recorder_;
   std::unique_ptr<GraphPolicy> policy_;
   Stopwatch<Timed> watch_;
-  c10::Event free_{c10::DeviceType::CUDA};     // that of the memory of the graphs
+  c10::Event free_{c10::DeviceType::CUDA};     // recorded when the memory of the graphs becomes free
   std::optional<c10::cuda::CUDAStream> last_;  // the stream of the last use of that memory
   std::mutex mutex_;
   std::atomic<bool> is_capturing_ = false;

@@ -1,4 +1,4 @@
-// A runtime that was built against a LibTorch without CUDA.
+// Replaces cuda_graphs.cpp in a runtime built with a LibTorch without CUDA.
 #include "fuseconv/error.h"
 #include "graphed_call.h"
 

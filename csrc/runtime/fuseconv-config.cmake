@@ -1,16 +1,17 @@
-# find_package(fuseconv [COMPONENTS torch onnx]): the C++ runtime, and the program fuseconv-run.
+# find_package(fuseconv [COMPONENTS torch onnx]) provides the C++ runtime and the program fuseconv-run.
 #
-#   fuseconv::runtime  a static library, csrc/runtime, compiled with the project that uses it: LibTorch's C++ interface
-#                      differs from release to release, so a library built elsewhere would fit one of them
-#   fuseconv-run       a program, built when asked for
+#   fuseconv::runtime  a static library, csrc/runtime, compiled together with the project that uses it: LibTorch's C++
+#                      interface changes between releases, so a prebuilt library would fit only one of them
+#   fuseconv-run       a program, built only on request
 #
-# Without COMPONENTS it has `torch`, and `onnx` where that header is found. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
-# needs LibTorch. `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the
-# system; its library is loaded when the program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the
+# Without COMPONENTS, the package contains `torch`, and also `onnx` if the header onnxruntime_c_api.h is found. `torch`
+# runs TorchScript and AOTInductor, in CUDA graphs if LibTorch supports CUDA, and needs LibTorch. `onnx` runs ONNX and
+# needs onnxruntime_c_api.h, which is searched for in FUSECONV_ONNXRUNTIME and in the system; the ONNX Runtime library
+# is loaded when the program runs. Both need nlohmann/json.hpp, which is searched for in FUSECONV_JSON and in the
 # system.
 #
-# FUSECONV_LIBRARY names the library where it is compiled already, with the same COMPONENTS and against the same LibTorch:
-# `fuseconv verify --build-runtime` keeps one beside the program.
+# FUSECONV_LIBRARY names an already compiled library, built with the same COMPONENTS and against the same LibTorch.
+# `fuseconv verify --build-runtime` keeps such a library next to the program.
 set(runtime ${CMAKE_CURRENT_LIST_DIR})
 if(FUSECONV_LIBRARY)
   add_library(fuseconv_runtime STATIC IMPORTED)
@@ -38,7 +39,8 @@ if(NOT components)
   endif()
 endif()
 
-# The Python package nlohmann-json lies beside fuseconv's, which has this file in share/cmake/fuseconv.
+# The Python package nlohmann-json is installed next to fuseconv's package, which contains this file in
+# share/cmake/fuseconv.
 find_path(FUSECONV_JSON nlohmann/json.hpp PATHS ${CMAKE_CURRENT_LIST_DIR}/../../../../nlohmann_json/include)
 if(NOT FUSECONV_JSON)
   set(fuseconv_NOT_FOUND_MESSAGE "nlohmann/json.hpp was not found: install nlohmann-json3-dev, pip install nlohmann-json, or set FUSECONV_JSON")
@@ -53,11 +55,11 @@ target_compile_features(fuseconv_runtime PUBLIC cxx_std_20)
 target_include_directories(fuseconv_runtime PUBLIC ${runtime}/include PRIVATE ${runtime})
 target_include_directories(fuseconv_runtime SYSTEM PRIVATE ${FUSECONV_JSON})
 target_link_libraries(fuseconv_runtime PRIVATE ${CMAKE_DL_LIBS})
-# As one file: most of the time goes into headers that its files share.
+# The library is compiled as one file, because most of the compile time goes into headers that its files share.
 set_target_properties(fuseconv_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-# Names of their own, and headers that the others need not have.
+# These files are compiled separately: they define names of their own and need headers that the others do not need.
 set_source_files_properties(${runtime}/onnx_runner.cpp ${runtime}/cuda_graphs.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-# Whatever is loaded is hashed first, which takes ten times as long where the compiler does not optimize.
+# Whatever is loaded is hashed first, which takes ten times as long without compiler optimization.
 set_source_files_properties(${runtime}/sha256.cpp PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU,Clang>:-O3>")
 
 if("torch" IN_LIST components)
@@ -68,7 +70,8 @@ if("torch" IN_LIST components)
   else()
     target_sources(fuseconv_runtime PRIVATE ${runtime}/cuda_graphs_absent.cpp)
   endif()
-  # The op libraries name torch's: all of them must be in the process, also those that the linker sees no use of.
+  # The op libraries use symbols of torch's libraries, so all of torch's libraries must be in the process, even those
+  # that the linker sees no use of.
   target_link_libraries(fuseconv_runtime PUBLIC -Wl,--no-as-needed ${TORCH_LIBRARIES})
 else()
   target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_absent.cpp)

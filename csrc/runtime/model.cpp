@@ -19,18 +19,18 @@ namespace fs = std::filesystem;
 
 constexpr std::array kPreference = {"aoti", "torchscript", "onnx-plugin", "onnx"};
 
-// torch's names of the x86 CPU instruction sets, each a superset of those before it.
+// torch's names for the x86 CPU instruction sets. Each is a superset of the previous ones.
 constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "AVX512"};
 
 bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
 
-// An error's message without LibTorch's backtrace, as Python shows it.
+// Returns an error's message without LibTorch's backtrace, as Python shows it.
 std::string message(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\nException raised from "));
 }
 
-// Major and minor version; formats and ABIs depend on them.
+// Returns the major and minor version, on which formats and ABIs depend.
 std::pair<int, int> release(const std::string& version) {
   size_t length = 0;
   const int major = std::stoi(version, &length);
@@ -47,7 +47,7 @@ struct Gpu {
   std::string name;
 };
 
-// The first GPU, from the CUDA driver, because no CUDA runtime is loaded yet.
+// Queries the first GPU through the CUDA driver, because no CUDA runtime is loaded yet.
 Gpu first_gpu(const fs::path& folder) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto call = [&](const char* name, auto... arguments) {
@@ -69,7 +69,7 @@ Gpu first_gpu(const fs::path& folder) {
   return {std::to_string(major) + "." + std::to_string(minor), name.data()};
 }
 
-// The name of the GPU or processor, as in fuseconv/runtime/environment.py.
+// Returns the name of the GPU or processor, as in fuseconv/runtime/environment.py.
 std::string device_name(const std::string& device, const fs::path& folder) {
   if (device == "cuda") {
     return first_gpu(folder).name;
@@ -77,14 +77,14 @@ std::string device_name(const std::string& device, const fs::path& folder) {
   std::ifstream processors("/proc/cpuinfo");
   for (std::string line; std::getline(processors, line);) {
     if (line.starts_with("model name")) {
-      const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);  // a virtual machine may have no name
+      const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);  // empty on some virtual machines
       return begin == std::string::npos ? "" : line.substr(begin, line.find_last_not_of(" \t") + 1 - begin);
     }
   }
   return "";
 }
 
-// The wanted target; else the one that was measured fastest on this device, else the first of kPreference.
+// Returns the wanted target, or the target that was measured fastest on this device, or the first of kPreference.
 std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
   const auto is_there = [&](const std::string& name) {
     return manifest.targets.contains(name) &&
@@ -142,8 +142,8 @@ void check_environment(const Manifest& manifest, const std::string& target, cons
   }
 }
 
-// Why a target runs without CUDA graphs, or an empty string if it is captured. Throws Error of kind usage if they are
-// required.
+// Returns why a target runs without CUDA graphs, or an empty string if its calls are captured. Throws Error of kind
+// usage if CUDA graphs are required but not available.
 std::string ungraphed_reason(Capture capture, const std::string& device, const std::string& target) {
   if (capture == Capture::off) {
     return "cuda_graphs is off";
@@ -162,7 +162,7 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   return reason;
 }
 
-// The libraries that a target calls, in load order.
+// Returns the libraries that a target calls, in load order.
 std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   std::vector<fs::path> libraries;
   if (target == "onnx-plugin") {

@@ -1,4 +1,4 @@
-// A runtime that was built without the header of ONNX Runtime.
+// Replaces onnx_runner.cpp in a runtime built without ONNX Runtime's header.
 #include "fuseconv/error.h"
 #include "runner.h"
 

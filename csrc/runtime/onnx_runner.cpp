@@ -1,5 +1,5 @@
-// ONNX, through ONNX Runtime's C API. The library is loaded with dlopen, so that a program that runs no ONNX does not
-// need it.
+// Runs ONNX through ONNX Runtime's C API. The library is loaded with dlopen, so that a program that runs no ONNX does
+// not need it.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
 
@@ -16,7 +16,7 @@
 namespace fuseconv::runtime {
 namespace {
 
-constexpr uint32_t kApiVersion = 17;  // the version of the plugin, csrc/bind/ort.h
+constexpr uint32_t kApiVersion = 17;  // the same version as the plugin, csrc/bind/ort.h
 
 constexpr std::pair<const char*, ONNXTensorElementDataType> kDtypes[] = {
     {"f64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE},  {"f32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT},
@@ -53,14 +53,15 @@ const OrtApi& api() {
   return *found;
 }
 
-// The message and code of an error status, which is released.
+// Returns the message and code of an error status, and releases the status.
 std::pair<std::string, OrtErrorCode> taken(OrtStatus* status) {
   const std::pair<std::string, OrtErrorCode> error(api().GetErrorMessage(status), api().GetErrorCode(status));
   api().ReleaseStatus(status);
   return error;
 }
 
-// Throws Error of kind unsupported if there is no kernel. Other errors are handled by Model, which knows the context.
+// Throws if the status is an error: an Error of kind unsupported if there is no kernel. Model, which knows the context,
+// handles other errors.
 void check(OrtStatus* status, const std::string& where) {
   if (status == nullptr) {
     return;
@@ -74,7 +75,7 @@ void check(OrtStatus* status, const std::string& where) {
   throw std::runtime_error("ONNX Runtime: " + message);
 }
 
-// An object of the C API, and its release function.
+// Owns an object of the C API, with its release function.
 template <class T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
@@ -85,7 +86,7 @@ class Onnx final : public Runner {
     OrtSessionOptions* made;
     check(api().CreateSessionOptions(&made), where_);
     const Owned<OrtSessionOptions> options(made, api().ReleaseSessionOptions);
-    // Otherwise its threads spin after a call and take CPU cores from the rest of the program.
+    // Without this, ONNX Runtime's threads spin after a call and take CPU cores from the rest of the program.
     check(api().AddSessionConfigEntry(options.get(), "session.force_spinning_stop", "1"), where_);
     if (contract.device == "cuda") {
       OrtCUDAProviderOptionsV2* cuda;
@@ -108,7 +109,7 @@ class Onnx final : public Runner {
     const std::filesystem::path folder = weights_folder(artifact.parent_path());
     if (folder == artifact.parent_path()) {
       check(api().CreateSession(env_.get(), artifact.c_str(), options.get(), &session), where_);
-    } else {  // a model that is given as bytes may have its data in any folder
+    } else {  // the data of a model that is passed as bytes may be in any folder
       constexpr const char* kFolder = "session.model_external_initializers_file_folder_path";
       check(api().AddSessionConfigEntry(options.get(), kFolder, folder.c_str()), where_);
       std::ifstream file(artifact, std::ios::binary);
@@ -167,7 +168,7 @@ class Onnx final : public Runner {
     return {value, api().ReleaseValue};
   }
 
-  // Run allocates unbound outputs in host memory.
+  // Copies an output. Run allocates unbound outputs in host memory.
   Tensor from_value(OrtValue* value) const {
     OrtTensorTypeAndShapeInfo* made;
     check(api().GetTensorTypeAndShape(value, &made), where_);

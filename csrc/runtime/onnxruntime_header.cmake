@@ -1,8 +1,9 @@
-# FUSECONV_ONNXRUNTIME: the folder with onnxruntime_c_api.h, ONNX Runtime's C header, which no Python package has.
+# Sets FUSECONV_ONNXRUNTIME to the folder that contains onnxruntime_c_api.h, ONNX Runtime's C header. No Python package
+# contains this header.
 #
-# It is looked for in $FUSECONV_ONNXRUNTIME_INCLUDE, in the system, and in the distribution's package libonnxruntime-dev,
-# which is downloaded and unpacked in the build folder, never installed. Debian has it from trixie on, and to an older
-# Debian trixie's serves too. Where nothing is found a message says so.
+# The header is searched for in $FUSECONV_ONNXRUNTIME_INCLUDE, in the system, and in the distribution's package
+# libonnxruntime-dev. The package is downloaded and unpacked in the build folder, never installed. Debian provides it
+# from trixie on, and trixie's package also works on an older Debian. If the header is not found, a message says so.
 
 set(FUSECONV_ONNXRUNTIME_OLDEST 17) # kApiVersion of csrc/bind/ort.h and csrc/runtime/onnx_runner.cpp
 
@@ -16,7 +17,7 @@ function(fuseconv_unpack_onnxruntime folder)
   execute_process(COMMAND ${APT_GET} download libonnxruntime-dev WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET)
   file(GLOB package ${folder}/*.deb)
   if(NOT package)
-    # Trixie's, from the mirror that this Debian uses; all of apt's state is in our folder.
+    # Uses trixie's package from the mirror that this Debian uses. All of apt's state is in the build folder.
     execute_process(COMMAND ${APT_GET} indextargets --format "$(REPO_URI)" "Created-By: Packages" "Component: main"
                     OUTPUT_VARIABLE mirrors ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
     string(REGEX MATCH "[^\n]*/debian/" mirror "${mirrors}")

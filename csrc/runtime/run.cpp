@@ -1,4 +1,4 @@
-// fuseconv-run BUNDLE --target T --inputs FILE -o FILE: `fuseconv run` without Python. Exit statuses are the same.
+// fuseconv-run BUNDLE --target T --inputs FILE -o FILE: `fuseconv run` without Python, with the same exit statuses.
 // fuseconv-run --versions: prints the versions of LibTorch and ONNX Runtime.
 //
 // The bundle is loaded once and called for every --inputs. The outputs of the Nth --inputs are written to the Nth -o.
@@ -40,7 +40,7 @@ Exit status: 0 done, 2 an option or a call is wrong, 3 refused, 4 not supported 
   5 a runtime or the device failed, 6 a file could not be read or written, 7 a bug.
 )";
 
-// For a single call a capture does not pay off, so there is none by default.
+// Parses --cuda-graphs. The default is off, because a capture does not pay off for a single call.
 Capture capture(const std::string& word) {
   if (word != "auto" && word != "on" && word != "off" && !word.empty()) {
     throw Error(Kind::usage, "--cuda-graphs is " + word, "fuseconv-run", kUsage);
@@ -48,7 +48,7 @@ Capture capture(const std::string& word) {
   return word == "auto" ? Capture::automatic : word == "on" ? Capture::on : Capture::off;
 }
 
-// A number of bytes, or nothing if the option was not given.
+// Parses a number of bytes. Returns nothing if the option was not given.
 std::optional<int64_t> bytes(const std::string& word) {
   if (word.empty()) {
     return std::nullopt;
@@ -61,7 +61,8 @@ std::optional<int64_t> bytes(const std::string& word) {
   return value;
 }
 
-// One line each: "torch 2.13.0", or the reason why it does not run here instead of the version.
+// Prints one line per library, such as "torch 2.13.0". If the library does not run here, prints the reason instead of
+// the version.
 int print_versions() {
   for (const auto& [name, version] :
        {std::pair{"torch", &torch_version}, std::pair{"onnxruntime", &onnxruntime_version}}) {

@@ -61,7 +61,7 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
   }
   const uint64_t size = static_cast<uint64_t>(file.tellg());
   file.seekg(0);
-  uint64_t length = 0;  // little-endian, as every machine that this runs on
+  uint64_t length = 0;  // little-endian, like every machine on which this runs
   if (size < 8 || !file.read(reinterpret_cast<char*>(&length), 8) || length > size - 8) {
     throw damaged("it is truncated", path);
   }

@@ -1,4 +1,4 @@
-// A runtime that was built without LibTorch.
+// Replaces torch_runner.cpp in a runtime built without LibTorch.
 #include "fuseconv/error.h"
 #include "runner.h"
 

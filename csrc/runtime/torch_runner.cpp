@@ -1,4 +1,4 @@
-// TorchScript and AOTInductor, by LibTorch.
+// Runs TorchScript and AOTInductor with LibTorch.
 #include <ATen/Version.h>
 #include <ATen/ops/empty.h>
 #include <dlfcn.h>
@@ -43,7 +43,8 @@ Tensor from_torch(const at::Tensor& tensor) {
   return result;
 }
 
-// The folder of an unpacked package, which torch reads from release 2.13 on; else the package, which it unpacks.
+// Returns the folder of an unpacked package, which torch can load from release 2.13 on, or else the package, which
+// torch unpacks.
 std::filesystem::path unpacked(const std::filesystem::path& package) {
   constexpr bool kReadsFolders = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13);
   for (const auto& entry : std::filesystem::directory_iterator(package.parent_path())) {
@@ -104,8 +105,8 @@ void load_torch_library(const std::filesystem::path& path) {
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
                                     const Options& options) {
   if (at::Device(contract.device).is_cuda()) {
-    // From the second call on, TorchScript's fuser of pointwise ops compiles kernels; with CUDA 13 those for bfloat16
-    // do not compile. torch has one switch for the whole process.
+    // From the second call on, TorchScript's fuser of pointwise ops compiles kernels. With CUDA 13, its kernels for
+    // bfloat16 do not compile. torch has only one switch for the whole process.
     torch::jit::setTensorExprFuserEnabled(false);
   }
   const auto module =
@@ -127,20 +128,21 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
 }
 
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options) {
-  // A thread-safe package also serializes its calls, and waits on the host for the GPU between two of them, which no
+  // A thread-safe package also serializes its calls, and makes the host wait for the GPU between two calls, which no
   // CUDA graph can contain.
   constexpr bool kSingleThreaded = true;
   using Package = torch::inductor::AOTIModelPackageLoader;
   auto weights = weights_of_artifact(artifact, contract.device);
   const auto end = [weights](Package* package) {
     delete package;
-    for (const auto& [name, weight] : weights.value_or(Weights{})) {  // torch never releases its references to them
+    // torch never releases its references to the weights
+    for (const auto& [name, weight] : weights.value_or(Weights{})) {
       weight.unsafeGetTensorImpl()->release_resources();
     }
   };
   const std::shared_ptr<Package> package(new Package(unpacked(artifact).string(), "model", kSingleThreaded), end);
   if (weights) {
-    // Into the active buffer; all of them; without a copy.
+    // Loads into the active buffer, requires all constants, and does not copy them.
     package->load_constants(*weights, false, true, true);
   }
   const auto guard = std::make_shared<std::mutex>();

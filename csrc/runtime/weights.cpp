@@ -43,7 +43,8 @@ Error unfit(const std::string& what, const std::filesystem::path& path) {
   return Error(Kind::refused, what, path.string(), "convert the model again, or copy the bundle again");
 }
 
-// A file in memory, mapped until its last tensor is gone. A process that writes to a page gets its own copy.
+// A memory-mapped file. It stays mapped until its last tensor is gone. A process that writes to a page gets its own
+// copy.
 class Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {
@@ -105,7 +106,7 @@ at::Tensor stored_tensor(const nlohmann::json& entry, const std::shared_ptr<Mapp
 
 void read_stored(const std::filesystem::path& path, Weights& stored) {
   const auto file = std::make_shared<Mapping>(path);
-  uint64_t length = 0;  // little-endian, as every machine that this runs on
+  uint64_t length = 0;  // little-endian, like every machine on which this runs
   if (file->size() >= 8) {
     std::memcpy(&length, file->data(), 8);
   }

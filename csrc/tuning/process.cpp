@@ -13,7 +13,7 @@
 
 namespace fuseconv::tuning {
 
-// The tuning.json of a bundle, in a list that all copies of the library in a process share (STB_GNU_UNIQUE).
+// The path of a bundle's tuning.json. All copies of the library in a process share the list of paths (STB_GNU_UNIQUE).
 struct BundleFile {
   std::string path;
   const BundleFile* next;
@@ -27,21 +27,21 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, error) && access(path.c_str(), R_OK) == 0;
 }
 
-// A copy of the library that lies in BUNDLE/lib adds BUNDLE/tuning.json when it is loaded, so that every program that
-// loads the library has its tactics.
+// Runs when the library is loaded. If this copy of the library is in BUNDLE/lib, adds BUNDLE/tuning.json to the list,
+// so that every program that loads the library gets the bundle's tactics.
 bool announce() {
   static const char anchor = 0;
   Dl_info info;
   if (dladdr(&anchor, &info) == 0 || info.dli_fname == nullptr) {
     return false;
   }
-  std::error_code error;  // the path is relative if that of the loader was, and the working directory may change
+  std::error_code error;  // The path is relative if the loader's path was, and the working directory may change.
   const std::filesystem::path folder = std::filesystem::absolute(info.dli_fname, error).parent_path();
   const std::string path = folder.parent_path() / "tuning.json";
   if (error || folder.filename() != "lib" || !is_file(path)) {
     return false;
   }
-  auto* const file = new BundleFile{path, bundle_files_1.load()};  // for as long as the process
+  auto* const file = new BundleFile{path, bundle_files_1.load()};  // lives as long as the process
   while (!bundle_files_1.compare_exchange_weak(file->next, file)) {
   }
   return true;
@@ -52,7 +52,7 @@ bool announce() {
 std::string text_of(const std::string& path) {
   std::string text;
   std::ifstream file;
-  if (is_file(path)) {  // to open a pipe would wait for its writer
+  if (is_file(path)) {  // opening a pipe would wait for its writer
     file.open(path, std::ios::binary);
     text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
@@ -111,12 +111,12 @@ ProcessTactics& ProcessTactics::get() {
 void ProcessTactics::read_new_files() {
   const BundleFile* const newest = bundle_files_1.load();
   std::vector<const BundleFile*> files;
-  // A process that measures, or that must have been told everything, does not take what bundles bring.
+  // A process that measures, or that must use only known tactics, ignores the tactics of bundles.
   for (const BundleFile* file = newest; file != newest_read_ && timing() == Timing::off; file = file->next) {
     files.push_back(file);
   }
-  for (auto file = files.rbegin(); file != files.rend(); ++file) {  // of two bundles, the one loaded last counts
-    if (is_file((*file)->path)) {  // a bundle may be gone, as long as its library is loaded
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {  // the bundle loaded last takes precedence
+    if (is_file((*file)->path)) {  // a bundle may be deleted while its library is loaded
       add_text(tactics_, text_of((*file)->path), (*file)->path);
       ++version_;
     }
@@ -138,7 +138,7 @@ std::vector<Tactic> ProcessTactics::expected(const std::string& family, int64_t 
 
 void ProcessTactics::put(const std::string& family, int64_t size, std::vector<Tactic> tactics) {
   const std::lock_guard lock(mutex_);
-  // Another copy of the library, or another process, may have written what it measured.
+  // Another copy of the library, or another process, may have written its own measurements.
   if (!machine_file_.empty() && access(machine_file_.c_str(), F_OK) == 0) {
     if (const std::string text = text_of(machine_file_); text != written_) {
       add_text(tactics_, text, machine_file_);

@@ -11,9 +11,9 @@ namespace fuseconv::tuning {
 namespace {
 
 constexpr const char* kFormat = "fuseconv tuning 1";
-constexpr size_t kKept = 8;        // tactics of a size
-constexpr double kSlow = 1.5;      // times the fastest
-constexpr double kLongest = 1e12;  // microseconds
+constexpr size_t kKept = 8;        // the maximum number of tactics per size
+constexpr double kSlow = 1.5;      // a tactic is slow if it takes this many times as long as the fastest
+constexpr double kLongest = 1e12;  // the maximum time of a tactic in microseconds
 
 void sort(std::vector<Tactic>& tactics) {
   std::stable_sort(tactics.begin(), tactics.end(),
@@ -33,7 +33,7 @@ Tactic tactic_of(const std::string& name, const nlohmann::json& value) {
   return tactic;
 }
 
-// In decimal digits, whatever the locale of the process is.
+// Returns the rounded value in decimal digits, whatever the locale of the process is.
 std::string rounded(double value, double scale) {
   const double scaled = std::round(value * scale);
   return nlohmann::json(std::isfinite(scaled) ? scaled / scale : 0.0).dump();
