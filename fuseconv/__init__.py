@@ -1,6 +1,6 @@
 """fuseconv turns a PyTorch model into a fused, deployable bundle and proves that it computes the same results.
 
-The names below are imported when they are first used: `fuseconv --help` must not wait for torch.
+Each name below is imported at its first use, so that `fuseconv --help` does not wait for the import of torch.
 """
 
 from __future__ import annotations

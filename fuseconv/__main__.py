@@ -1,4 +1,4 @@
-"""`python -m fuseconv` is the command `fuseconv`, for a Python whose scripts are not on the PATH."""
+"""Makes `python -m fuseconv` the same as the command `fuseconv`, for when Python's scripts are not on the PATH."""
 
 import sys
 

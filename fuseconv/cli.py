@@ -1,10 +1,8 @@
-"""The command line: lazily loaded commands, and one place that handles results and errors.
+"""The command line: loads each command when it is called, and prints its result or error.
 
-Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
-`{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
-and an exit status: 0 ok, 1 parity, a rule check, the lock, the comparison with peers or a model of a list failed,
-2 usage, 3 refused, 4 unsupported, 5 an upstream tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but
-the reader closed the output.
+Results go to stdout; progress and logs go to stderr. With `--json`, stdout is one object:
+`{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`. Every error is printed as three
+lines and sets the exit status. `EXIT_STATUSES` lists what each status means.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from fuseconv.version import __version__
 SCHEMA = 1
 INTERRUPTED = 130
 WIDTH = 1000
-"""The output width in columns. It is larger than any terminal, so that log lines are not folded."""
+"""The output width in columns. It is wider than any terminal, so that log lines are not wrapped."""
 
 EXIT_STATUSES = """\b
 Exit status:
@@ -44,7 +42,7 @@ Exit status:
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands and their help here, and imports a command when it is called."""
+    """A command group that lists commands and their help without importing them, and imports a command to run it."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], package: str = "fuseconv.commands", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,11 +50,11 @@ class LazyGroup(click.Group):
         self.package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Lists the commands in the order of their table."""
+        """Lists the commands in the order of the table `lazy`."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        """Imports the module of the command, or suggests a similar name."""
+        """Imports the module of a command and returns the command, or None if the name is unknown."""
         if cmd_name not in self.lazy:
             return None
         name = cmd_name.replace("-", "_")
@@ -67,7 +65,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggests the most similar name if the command is unknown."""
+        """Resolves a command. For an unknown command, raises an error that suggests the most similar name."""
         from difflib import get_close_matches
 
         if args and args[0] not in self.lazy and not args[0].startswith("-"):
@@ -115,14 +113,14 @@ def cli(debug: bool) -> None:
     if not debug:
         import warnings
 
-        # Deprecations inside torch and onnx are for us, not for the user of the tool; --debug shows them.
+        # Deprecation warnings from torch and onnx concern fuseconv's developers, not its users. --debug shows them.
         warnings.filterwarnings("ignore")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status. Errors give a traceback only with --debug."""
+    """Runs the command line and returns the exit status. Prints tracebacks of errors only with --debug."""
     given = sys.argv[1:] if argv is None else argv
-    arguments = sorted(given, key=lambda word: word != "--debug")  # every command has it, at any position
+    arguments = sorted(given, key=lambda word: word != "--debug")  # --debug is accepted anywhere
     streams.prepare()
     if instruction := os.environ.get(completion.VARIABLE):
         return streams.settle(completion.complete(cli, instruction))
@@ -155,7 +153,7 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
 
 
 def _unforeseen(error: Exception) -> FuseconvError:
-    """Converts an unexpected exception into an error: of the machine, of a tool, or a bug."""
+    """Converts an unexpected exception into a FuseconvError that blames the machine, another tool, or a bug."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if is_out_of_memory(error):
         fix = "free memory, narrow the ranges in --input, or convert with --device cpu"

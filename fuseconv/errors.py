@@ -1,6 +1,7 @@
-"""The errors that fuseconv raises: what went wrong, where, and how to fix it, in text that is safe for a terminal.
+"""The exceptions that fuseconv raises. Each says what went wrong, where, and how to fix it.
 
-The command line prints three lines and exits with `exit_status`. `--json` has `code`.
+The command line prints these as three lines, escapes control characters, and exits with the error's `exit_status`.
+With `--json` it prints the error's `code` as well.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ __all__ = [
 
 _ACTIVE = re.compile(
     "["
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences begin with one of these
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of the text after them
-    "\u2028\u2029"  # separators that some terminals take for newlines
-    "\ud800-\udfff"  # bytes of a name that are not UTF-8
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1: they start terminal escape sequences
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of the text that follows
+    "\u2028\u2029"  # separators that some terminals treat as newlines
+    "\ud800-\udfff"  # surrogates, which stand for bytes of a file name that are not UTF-8
     "]"
 )
 
 
 class FuseconvError(Exception):
-    """An error with a fix.
+    """The base class of fuseconv's errors: an error message with a location and a fix.
 
     Args:
         what: what went wrong, in one sentence.
@@ -67,7 +68,7 @@ class ParityError(FuseconvError):
         what: what went wrong, in one sentence.
         where: the file, node, rule or flag to look at.
         fix: what the user can do.
-        blame: the result of the search for the cause, if one was made.
+        blame: the result of the search for the cause, if fuseconv searched for it.
     """
 
     code = "parity"
@@ -86,13 +87,13 @@ class FrozenError(FuseconvError):
 
 
 class SlowerError(FuseconvError):
-    """A bundle is slower than what it must not be slower than.
+    """A bundle is slower than a peer that the caller requires it to match.
 
     Args:
         what: what went wrong, in one sentence.
         where: the model.
         fix: what the user can do.
-        rows: the times against each peer, also against those that are slower than the bundle.
+        rows: the times against each peer, including the peers that are slower than the bundle.
     """
 
     code = "slower"
@@ -132,7 +133,7 @@ class RefusedError(FuseconvError):
 
 
 class UnsupportedError(FuseconvError):
-    """The model or this machine has something that a target does not support."""
+    """A target does not support the model or this machine."""
 
     code = "unsupported"
     exit_status = 4
@@ -171,20 +172,17 @@ _FULL = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an exception of Python, torch or CUDA means that memory ran out."""
+    """Returns whether an exception from Python, torch or CUDA means that memory ran out."""
     return isinstance(error, MemoryError) or bool(_FULL.search(str(error)))
 
 
 def printable(text: str) -> str:
-    r"""Returns text with every terminal control character escaped, for example as `\x1b`.
-
-    Newlines and tabs are kept.
-    """
+    r"""Escapes every terminal control character in a text, for example as `\x1b`, except newlines and tabs."""
     return _ACTIVE.sub(lambda found: _escape(found[0]), text)
 
 
 def on_one_line(text: str) -> str:
-    r"""Returns escaped text without newlines, so that a path or a name cannot look like a line of the output."""
+    r"""Escapes control characters and newlines, so that a path or a name cannot pass for a line of the output."""
     return printable(text).replace("\n", r"\n")
 
 

@@ -1,1 +1,1 @@
-"""Loads bundles and calls them. Nothing here captures, matches or verifies."""
+"""Loads bundles and runs them. Capture, matching and verification are in other packages."""

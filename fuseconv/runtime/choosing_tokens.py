@@ -1,4 +1,4 @@
-"""The next token of each sequence from its logits: the most likely one, or a random one of the likeliest."""
+"""Chooses the next token of each sequence from its logits: the most likely token, or a sampled one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Choice:
     """How the next token is chosen.
 
     Attributes:
-        sample: whether it is random, by its probability. Else it is the most likely one.
-        temperature: the logits are divided by it.
-        top_k: only so many tokens are possible, the most likely ones. None for all.
-        top_p: only the most likely tokens are possible, as few as have this probability together.
-        suppress: tokens that are not chosen.
+        sample: whether to sample the token by its probability. Otherwise the most likely token is chosen.
+        temperature: a divisor for the logits, applied before sampling.
+        top_k: sample only from the `top_k` most likely tokens. None for all tokens.
+        top_p: sample only from the smallest set of most likely tokens whose probabilities add up to `top_p`.
+        suppress: the tokens that are never chosen.
     """
 
     sample: bool = False
@@ -47,8 +47,8 @@ class Choice:
         """Returns the next token of each sequence.
 
         Args:
-            logits: of shape [batch, vocabulary].
-            generator: the random generator, on the device of the logits.
+            logits: the logits, of shape [batch, vocabulary].
+            generator: the random generator, on the same device as the logits.
 
         Returns:
             The tokens, i64 of shape [batch].
@@ -67,7 +67,7 @@ class Choice:
         return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(-1)
 
     def _likeliest(self, scores: torch.Tensor) -> torch.Tensor:
-        """Removes the least likely tokens, which have the probability 1 - top_p together. The likeliest one remains."""
+        """Excludes the least likely tokens, up to a total probability of 1 - top_p, but never the likeliest token."""
         ordered, places = scores.sort(descending=False)
         removed = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
         removed[..., -1] = False

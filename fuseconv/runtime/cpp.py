@@ -1,4 +1,4 @@
-"""The program of the C++ runtime, fuseconv-run: finding it, building it from the packaged sources, and calling it."""
+"""Finds, builds and runs fuseconv-run, the program of the C++ runtime, whose sources are part of the package."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from fuseconv.targets import TARGETS, spec_of
 NAME = "fuseconv-run"
 
 LIBRARY = "libfuseconv_runtime.a"
-"""What `build` keeps beside the program, for projects that give it to CMake as FUSECONV_LIBRARY."""
+"""The static library that `build` stores beside the program. A C++ project passes it to CMake as FUSECONV_LIBRARY."""
 
 VARIABLE = "FUSECONV_RUN"
-"""The environment variable that names the program, before all other ways to find it."""
+"""The environment variable that names the program. It takes precedence over all other ways to find the program."""
 
 HOW_TO_BUILD = "fuseconv verify BUNDLE --all-runtimes --build-runtime builds it, once"
 
@@ -48,7 +48,7 @@ _ERRORS: Mapping[int, type[FuseconvError]] = {
 
 
 def find() -> Path | None:
-    """Returns the program named by FUSECONV_RUN, on the PATH, or built by `build` for this version of torch.
+    """Returns the program that FUSECONV_RUN names, else the one on the PATH, else the one that `build` has built.
 
     Raises:
         UsageError: the program named by FUSECONV_RUN does not exist.
@@ -65,7 +65,7 @@ def find() -> Path | None:
 
 
 def unsupported(target: str) -> UnsupportedError | None:
-    """Returns the reason why the C++ runtime does not support a target. None if it does."""
+    """Returns the error that says why the C++ runtime does not support a target. None if it supports the target."""
     why = spec_of(target).python_only
     others = sorted(
         name for name, other in TARGETS.items() if other.SPEC.runtime == "torch" and not other.SPEC.python_only
@@ -96,10 +96,10 @@ def check_buildable() -> None:
 
 
 def build() -> Path:
-    """Builds the program against the installed torch, unless that was done before, and returns its path.
+    """Builds the program against the installed torch, unless it is built already, and returns its path.
 
-    The program is stored in the user's cache folder, under a name derived from its sources and torch, with the library
-    that it consists of beside it. The first build takes about a minute.
+    Stores the program and its static library in the user's cache folder, under a name derived from the sources and the
+    installed torch. The first build takes about a minute.
 
     Raises:
         UnsupportedError: a required tool is missing.
@@ -114,7 +114,7 @@ def build() -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             _cmake(Path(folder))
-            for name in (LIBRARY, NAME):  # atomically, and the program last: another process may build the same
+            for name in (LIBRARY, NAME):  # atomic, and the program last, because another process may be building too
                 Path(folder, name).replace(program.with_name(name))
     except OSError as error:
         raise FileError(f"{NAME} cannot be stored: {error.strerror}", where=str(error.filename or program)) from error
@@ -123,10 +123,10 @@ def build() -> Path:
 
 @functools.cache
 def versions(program: Path) -> Mapping[str, str]:
-    """Returns the versions of `torch` and `onnxruntime` in the program, or `- reason` for a missing one.
+    """Returns the versions of `torch` and `onnxruntime` that the program uses, or `- REASON` for one it cannot use.
 
     Raises:
-        UpstreamError: the program does not start, or is of a different version.
+        UpstreamError: the program does not start, or belongs to a different version of fuseconv.
     """
     environment = {**os.environ, **libraries("cpu")}
     done = subprocess.run(  # noqa: S603 - the program that the user named or built
@@ -147,16 +147,16 @@ def run(
     device: str,
     cuda_graphs: bool = False,
 ) -> list[dict[str, torch.Tensor]]:
-    """Loads a bundle in the program once and runs every call.
+    """Starts the program, which loads a bundle once and runs every call.
 
     Args:
         program: fuseconv-run.
-        bundle: the folder.
+        bundle: the folder of the bundle.
         target: a target of the bundle that the C++ runtime supports.
         calls: for each call, the inputs by name, on any device.
         device: the device of the bundle.
-        cuda_graphs: whether each shape is captured in a CUDA graph at its first call. If that is not possible, an
-            UnsupportedError is raised.
+        cuda_graphs: whether each shape is captured in a CUDA graph at its first call. A failed capture raises
+            UnsupportedError.
 
     Returns:
         For each call, the outputs by name, on the CPU.
@@ -197,9 +197,9 @@ def run(
 
 
 def libraries(device: str) -> dict[str, str]:
-    """Returns the environment variables with which a C++ program finds the shared libraries of Python packages.
+    """Returns the environment variables that let a C++ program find the shared libraries of Python packages.
 
-    These are ONNX Runtime, unless FUSECONV_ONNXRUNTIME is set, and on "cuda" the CUDA libraries that it needs.
+    The variables locate ONNX Runtime, unless FUSECONV_ONNXRUNTIME is already set, and for "cuda" the CUDA libraries.
     """
     found: dict[str, str] = {}
     onnxruntime = _package("onnxruntime")
@@ -214,7 +214,7 @@ def libraries(device: str) -> dict[str, str]:
 
 
 def json_headers() -> Path | None:
-    """Returns the include folder of nlohmann/json.hpp: FUSECONV_JSON, that of the Python package, or None."""
+    """Returns the include folder of nlohmann/json.hpp, from FUSECONV_JSON or from the Python package, or None."""
     if named := os.environ.get("FUSECONV_JSON"):
         return Path(named)
     package = _package("nlohmann_json")
@@ -222,7 +222,7 @@ def json_headers() -> Path | None:
 
 
 def _said(status: int, text: str, program: Path) -> FuseconvError:
-    """Returns the error that the program printed before it exited."""
+    """Converts the error that the program printed before it exited into an exception."""
     match = _SAID.search(text.strip())
     if match is None or status not in _ERRORS:
         last = "\n".join(text.splitlines()[-3:])
@@ -236,7 +236,7 @@ def _cmake(folder: Path) -> None:
     if (headers := json_headers()) is not None:
         settings["FUSECONV_JSON"] = headers
     cmake, ninja = _tool("cmake"), _tool("ninja")
-    assert cmake is not None  # `missing` has looked
+    assert cmake is not None  # `check_buildable` has verified that CMake is installed
     if ninja is not None:
         settings["CMAKE_MAKE_PROGRAM"] = ninja
     defined = [f"-D{name}={value}" for name, value in settings.items()]
@@ -257,7 +257,7 @@ def _cmake(folder: Path) -> None:
 
 
 def _built() -> Path:
-    """Returns the path in the cache for these sources and this version of torch."""
+    """Returns the program's path in the cache, which depends on the sources and on the installed torch."""
     key = hashlib.sha256(f"{torch.__version__} {torch.__file__}".encode())
     for path in sorted(path for path in _sources().rglob("*") if path.is_file()):
         key.update(path.read_bytes())
@@ -266,14 +266,14 @@ def _built() -> Path:
 
 
 def _sources() -> Path:
-    """Returns csrc/runtime: in the package, or next to it in a checkout."""
+    """Returns the folder of the C++ sources: in the installed package, or csrc/runtime in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "share" / "cmake" / "fuseconv"
     return installed if installed.is_dir() else package.parent / "csrc" / "runtime"
 
 
 def _tool(name: str) -> str | None:
-    """Returns a program on the PATH or next to this Python, whose environment may not be activated."""
+    """Finds a program on the PATH or next to the Python interpreter, whose environment may not be activated."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 

@@ -1,4 +1,4 @@
-"""What a user chooses about CUDA graphs and is told of them."""
+"""Defines the user's choice about CUDA graphs, and the status that a model reports about its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CudaGraphs:
     Attributes:
         shapes: the shapes of the inputs of each graph, padded to their bucket, in the order of capture.
         memory: the GPU memory of the graphs in bytes: inputs, outputs and intermediate values.
-        reason: why calls are not captured. None if they are, or will be when that pays.
+        reason: why calls are not captured. None if calls are captured, now or as soon as a capture pays.
     """
 
     shapes: tuple[Shapes, ...]
@@ -31,15 +31,15 @@ class CudaGraphs:
 
 
 def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
-    """Returns the reason why a target runs without CUDA graphs, or None if it is captured.
+    """Returns why a target runs without CUDA graphs, or None if its calls can be captured.
 
     Args:
-        choice: `auto`, True or False.
+        choice: the user's choice: `auto`, True or False.
         device: the device of the contract.
         target: the name of the target.
 
     Raises:
-        UsageError: the choice is none of these, or it is True and capturing is not possible.
+        UsageError: the choice is not one of these values, or the choice is True and a capture is not possible.
     """
     if choice not in ("auto", True, False):
         raise UsageError(f"cuda_graphs is {choice!r}", where=f"cuda_graphs={choice!r}", fix="use 'auto', True or False")

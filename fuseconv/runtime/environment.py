@@ -1,4 +1,4 @@
-"""The machine for which an artifact was built, and whether this machine can run it."""
+"""Describes this machine, and checks whether it can run an artifact that was built on another machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fuseconv.targets import spec_of
 _CPUS = Path("/proc/cpuinfo")
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
-"""torch's names of x86 instruction sets. Each includes the previous ones."""
+"""torch's names of x86 instruction sets. Each set includes the previous ones."""
 
 
 def environment(device: str) -> Environment:
-    """Describes this machine for the given device."""
+    """Describes this machine's hardware and package versions, as far as they matter for a device."""
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
     return Environment(
         python=platform.python_version(),
@@ -35,7 +35,7 @@ def environment(device: str) -> Environment:
 
 
 def device_name(device: str) -> str:
-    """Returns the name of the GPU or processor on which a bundle for the device runs here."""
+    """Returns the name of this machine's GPU or processor, depending on the device."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     lines = _CPUS.read_text(errors="replace").splitlines() if _CPUS.exists() else []
@@ -53,7 +53,11 @@ def _version_of_any(*names: str) -> str | None:
 
 
 def check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
-    """Raises an error if an artifact cannot run on this machine, before any of it is loaded."""
+    """Checks that an artifact can run on this machine, before any part of it is loaded.
+
+    Raises:
+        UnsupportedError: the machine, the GPU, the processor or a package version does not fit the artifact.
+    """
     problems, spec = [], spec_of(target)
     if made.machine != here.machine:
         problems.append(f"a {made.machine} machine, but this is {here.machine}")
@@ -75,7 +79,7 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
 
 
 def _release(text: str | None) -> tuple[int, ...]:
-    """Returns the major and minor version, which determine formats and ABIs."""
+    """Returns the major and minor version. File formats and ABIs change only with these."""
     return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
 
 

@@ -1,8 +1,8 @@
-"""Chooses few kernels for the sizes of each family of problems, of those that are equally fast.
+"""Chooses a few tactics that serve all sizes of a problem family at almost the best speed.
 
-The fastest tactic changes from size to size by chance, where several differ by less than their noise. CUDA loads a
-kernel when it is first called, in milliseconds, so a model that calls another kernel at each size is slow at each new
-size.
+Where several tactics differ by less than the measurement noise, the fastest one changes from size to size by chance.
+CUDA loads a kernel at its first launch, which takes milliseconds. A model that launches a different kernel at each size
+is therefore slow at each new size.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ from __future__ import annotations
 from collections import Counter
 
 Problems = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""Family of problems to size to tactic to its time: the content of tuning.json."""
+"""The content of tuning.json: maps a problem family to its sizes, a size to its tactics, and a tactic to its time."""
 
 EQUAL = 1.02
-"""A tactic that takes at most this many times the time of the fastest one is as good."""
+"""A tactic counts as equally good if its time is at most this multiple of the fastest tactic's time."""
 
 _ASKS = "aten"
-"""The tactic for which torch asks cuBLAS at each new size, and may get a kernel that was not called before."""
+"""The tactic that calls torch, which asks cuBLAS for a kernel at each new size and may get one not launched before."""
 
 _ASKS_IF = 1.1
-"""It is taken only where the best other one takes this many times its time."""
+"""The tactic `_ASKS` is used only where the best other tactic takes at least this multiple of the fastest time."""
 
 
 def few_kernels(problems: Problems) -> Problems:
-    """Returns the problems with those tactics only that few_of chooses. A family of one size keeps all of its own."""
+    """Keeps only the tactics that `few_of` chooses for each family. A family with one size keeps all tactics."""
     return {family: _kept(sizes) if len(sizes) > 1 else sizes for family, sizes in problems.items()}
 
 
 def few_of(sizes: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """Returns tactics of which each size has one that is as good as its fastest.
+    """Returns a small set of tactics that contains, for each size, a tactic as good as the fastest.
 
-    The tactic that serves most of the remaining sizes is chosen first (a greedy set cover), of equals the one that
-    needs less time at them. What asks cuBLAS at each new size serves only those where nothing else is nearly as good.
+    The choice is a greedy set cover: the next tactic is the one that serves most of the remaining sizes, and among
+    equals the one with the smallest total time relative to the fastest. The tactic `_ASKS` serves only the sizes where
+    no other tactic is nearly as good.
     """
     chosen: list[str] = []
     left = {size: good for size, times in sizes.items() if (good := _good(times))}
@@ -44,7 +45,7 @@ def few_of(sizes: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def _good(times: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Returns the tactics that are as good as the fastest, with their times divided by its time."""
+    """Returns the tactics that are as good as the fastest, each with its time divided by the fastest time."""
     by_name = {tactic: time["us"] for tactic, time in times.items()}
     others = {tactic: us for tactic, us in by_name.items() if tactic != _ASKS}
     if others and min(others.values()) < _ASKS_IF * min(by_name.values()):

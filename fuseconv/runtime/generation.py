@@ -29,19 +29,19 @@ def generate(
 
     Args:
         methods: the methods of the bundle.
-        known: the facts about the model.
-        inputs: the inputs by name. `attention_mask` is ones if it is missing.
+        known: the model's settings for generation, such as its start and padding tokens.
+        inputs: the inputs by name. A missing `attention_mask` defaults to ones.
         choice: how the next token is chosen.
-        max_new_tokens: the largest number of tokens that are added.
+        max_new_tokens: the maximum number of new tokens.
         eos: the tokens that end a sequence.
         generator: the random generator.
 
     Returns:
-        The tokens, i64 of shape [batch, tokens]: the prompts and the new tokens of a decoder-only model, the start
-        tokens and the new tokens otherwise. After its end, a sequence has `known.pad`.
+        The tokens, i64 of shape [batch, tokens]: for a decoder-only model the prompts followed by the new tokens,
+        otherwise the start tokens followed by the new tokens. A sequence that has ended is filled with `known.pad`.
 
     Raises:
-        UsageError: the cache has no room for so many tokens, or the prompt or the request has none.
+        UsageError: the cache is too small for the tokens, the prompt is empty, or `max_new_tokens` is less than 1.
         ContractError: an input violates the contract of a method.
     """
     if max_new_tokens < 1:
@@ -63,7 +63,7 @@ def generate(
 
 
 class _Loop:
-    """The calls of the methods for one batch. The state of each call is that which the call before returned."""
+    """Calls the methods for one batch, and passes the state that each call returns to the next call."""
 
     def __init__(self, methods: Mapping[str, Model], known: Generation) -> None:
         self.methods = methods
@@ -72,7 +72,7 @@ class _Loop:
         self.fixed: Tensors = {}
 
     def call(self, method: str, tensors: Tensors) -> Tensors:
-        """Calls a method with the state and keeps the next state. Returns the other outputs by name."""
+        """Calls a method with the current state and stores the new state. Returns the other outputs by name."""
         model = self.methods[method]
         names = model.contract.names
         given = {**self.fixed, **tensors, **self.state}
@@ -82,7 +82,7 @@ class _Loop:
         return {name: tensor for name, tensor in rest if name not in dict(model.contract.state).values()}
 
     def check_room(self, present: int, max_new_tokens: int) -> None:
-        """Checks that the cache has room for all tokens except the last, which is not processed."""
+        """Checks that the cache has room for every token except the last, which is never fed back to the model."""
         if present + max_new_tokens - 1 > self.known.cache_length:
             raise UsageError(
                 f"{present} tokens and {max_new_tokens} new ones do not fit into a cache of {self.known.cache_length}",
@@ -95,7 +95,7 @@ class _Prompt(_Loop):
     """A decoder-only model, which continues a prompt."""
 
     def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Processes the prompt. Returns it, and the logits after it."""
+        """Processes the prompt. Returns the prompt and the logits of the next token."""
         tokens = inputs["input_ids"]
         mask = inputs.setdefault("attention_mask", torch.ones_like(tokens))
         batch, length = tokens.shape
@@ -111,15 +111,15 @@ class _Prompt(_Loop):
         return tokens, logits
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Processes one token per sequence. Returns the logits after it."""
+        """Processes one token per sequence. Returns the logits of the next token."""
         return self.call("decode", {"input_ids": tokens, "attention_mask": self.one})["logits"]
 
 
 class _Decoder(_Loop):
-    """A model with an encoder, whose output the decoder describes in other tokens."""
+    """An encoder-decoder model, whose decoder generates tokens from the encoder's output."""
 
     def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Encodes the inputs and processes the start tokens. Returns these, and the logits after them."""
+        """Encodes the inputs and processes the start tokens. Returns the start tokens and the next token's logits."""
         encoder = self.methods["encode"]
         if "attention_mask" in encoder.contract.names:
             inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
@@ -138,5 +138,5 @@ class _Decoder(_Loop):
         return tokens, logits
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Processes one token per sequence. Returns the logits after it."""
+        """Processes one token per sequence. Returns the logits of the next token."""
         return self.call("decode", {"decoder_input_ids": tokens})["logits"]

@@ -1,4 +1,4 @@
-"""One captured graph: its buffers, its replay, and the capture of a runner into it.
+"""Captures a call of a runner in a CUDA graph, and holds the graph with its buffers.
 
 docs/adr/0007-cuda-graphs.md describes memory, threads and streams.
 """
@@ -16,10 +16,10 @@ from fuseconv.runtime.rows import repeated
 from fuseconv.targets import Runner
 
 _CAPTURING = threading.Lock()
-"""torch allows only one capture at a time per process."""
+"""The lock for captures. torch allows only one capture at a time per process."""
 
 _ABANDONED: list[torch.cuda.CUDAGraph] = []
-"""Graphs whose capture failed. They are kept alive because torch's allocators may refer to them until the process
+"""The graphs whose capture failed. They stay alive because torch's allocators may refer to them until the process
 exits."""
 
 Copy = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
@@ -30,12 +30,12 @@ class Graph:
     """The captured graph of one input shape.
 
     Attributes:
-        inputs: the input buffers. They are not in the memory shared by the graphs, because their padding must persist.
+        inputs: the input buffers. They are outside of the memory shared by the graphs, because padding must persist.
         outputs: the output buffers, valid until the next launch of any graph.
         captured: the CUDA graph.
-        copy_inputs: copies the inputs of a call into places within the input buffers.
-        copy_outputs: copies places within the output buffers into others.
-        streams: the streams, by their handles, of which the allocator knows that they use the input buffers.
+        copy_inputs: copies the inputs of a call into the input buffers or slices of them.
+        copy_outputs: copies the output buffers or slices of them into other tensors.
+        streams: the handles of the streams that are registered with the allocator as users of the input buffers.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -46,18 +46,21 @@ class Graph:
     streams: set[int] = field(default_factory=set)
 
     def used_on(self, stream: torch.cuda.Stream) -> None:
-        """Keeps the input buffers from being reused before the work of a stream is done. Once per stream is enough."""
+        """Registers a stream, so that the allocator reuses the input buffers only after the stream's work is done.
+
+        One call per stream is enough.
+        """
         for place in self.inputs:
             place.record_stream(stream)
         self.streams.add(stream.cuda_stream)
 
     def input_bytes(self) -> int:
-        """Returns the bytes of the input buffers."""
+        """Returns the total size of the input buffers in bytes."""
         return sum(place.nbytes for place in self.inputs)
 
 
 def copier(dtypes: Sequence[torch.dtype]) -> Copy:
-    """Returns a function that copies tensors of these dtypes, in order, with one kernel per dtype."""
+    """Returns a function that copies a list of tensors with these dtypes, with one kernel launch per dtype."""
     if len(set(dtypes)) <= 1:
         return _copy_alike if dtypes else lambda _places, _tensors: None
     groups = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
@@ -74,31 +77,31 @@ def _copy_alike(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor])
 
 
 def buffers(inputs: Sequence[torch.Tensor], has: Sequence[bool], padded: int) -> tuple[torch.Tensor, ...]:
-    """Returns contiguous copies of the inputs of a call, padded where they have rows."""
+    """Returns contiguous copies of the inputs of a call. The inputs that have rows are padded to `padded` rows."""
     return tuple(
         repeated(x, padded if rows else len(x)) if x.dim() else x.clone() for x, rows in zip(inputs, has, strict=True)
     )
 
 
 class Recorder:
-    """Captures calls of a runner on the current device, all with one pool of memory.
+    """Captures calls of a runner on the current device, all in one memory pool.
 
     Attributes:
-        pool: the pool. A pool is gone with its last graph: call `renew` then.
+        pool: the memory pool. torch frees a pool with its last graph; call `renew` after that.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.pool = torch.cuda.graph_pool_handle()
         self._runner = runner
         self._device = torch.cuda.current_device()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of captures alone: nothing runs on it
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # for captures only: no work runs on this stream
 
     def renew(self) -> None:
-        """Takes a new pool for the next captures."""
+        """Switches to a new memory pool for the next captures."""
         self.pool = torch.cuda.graph_pool_handle()
 
     def bytes(self) -> int:
-        """Returns the bytes of the pool, which has at least one graph."""
+        """Returns the size of the pool in bytes. The pool must hold at least one graph."""
         segments = torch.cuda.memory_snapshot(self.pool)  # type: ignore[no-untyped-call]
         return sum(int(segment["total_size"]) for segment in segments)
 
@@ -111,7 +114,7 @@ class Recorder:
         captured = torch.cuda.CUDAGraph()
         try:
             with _CAPTURING, torch.cuda.stream(self._stream):
-                # Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
+                # `thread_local` lets other threads do what a capture forbids, such as allocating memory.
                 captured.capture_begin(self.pool, capture_error_mode="thread_local")
                 try:
                     outputs = tuple(self._runner(*places))
@@ -119,15 +122,15 @@ class Recorder:
                     captured.capture_end()
         except RuntimeError as error:
             self._recover(captured)
-            # The end of an invalid capture says only that it is invalid, and its context says why.
+            # The error of `capture_end` says only that the capture is invalid. The error's context says why.
             raise RuntimeError(str(error.__context__ or error)) from error
         copy_inputs, copy_outputs = (copier([x.dtype for x in tensors]) for tensors in (places, outputs))
         return Graph(places, outputs, captured, copy_inputs, copy_outputs)
 
     def _recover(self, captured: torch.cuda.CUDAGraph) -> None:
         _ABANDONED.append(captured)
-        with suppress(RuntimeError):  # if torch did not do it
+        with suppress(RuntimeError):  # which means that torch has done it already
             torch._C._cuda_endAllocateToPool(self._device, self.pool)
-        # torch leaves its generator in the capture state and would reject every later random number.
+        # torch leaves its generator in the capture state, in which it would refuse to generate random numbers.
         generator = torch.cuda.default_generators[self._device]
         generator.graphsafe_set_state(generator.clone_state())

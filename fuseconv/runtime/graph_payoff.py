@@ -1,9 +1,9 @@
-"""The policy of `cuda_graphs="auto"`: a shape is captured when that pays, and dropped when another one pays more.
+"""The policy of `cuda_graphs="auto"`: captures a shape when that pays, and drops it when another shape pays more.
 
-An account bounds the loss. A call that is made directly pays in a hundredth of its time, and a replay what it saves;
-a capture takes out what it costs, but for the first one. So the calls take at most a hundredth longer than without
-graphs, plus one capture, whatever the sizes are. docs/adr/0018-graph-policy.md has the reasons. No torch; times are in
-seconds.
+An account bounds the loss. A direct call credits the account with a hundredth of the call's time, and a replay credits
+the time that it saves. A capture debits its cost, except the first capture, which is free. Therefore calls take at most
+a hundredth longer than without graphs, plus one capture, whatever the sizes are. docs/adr/0018-graph-policy.md gives
+the reasons. All times are in seconds. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from fuseconv.runtime.graph_policy import K, Step
 from fuseconv.runtime.graph_trial import Trial, median
 
 SHARE = 0.01
-"""The share of the time of direct calls that captures may cost, beside what graphs save."""
+"""The share of the time of direct calls that captures may cost, in addition to the time that graphs save."""
 
 BANK = 16.0
-"""The number of captures for which the account can save up: a change of the sizes cannot spend the gain of a day."""
+"""The maximum balance of the account, in captures. Thus a change of the sizes cannot spend the gain of a whole day."""
 
 PRIOR_COST = 4.0
-"""The cost of the first capture, in direct calls. Later ones are estimated by those before."""
+"""The expected cost of the first capture, in direct calls. Later costs are estimated from the previous captures."""
 
 LEAST_COST = 1e-3
-"""The seconds that the first capture is expected to cost at least."""
+"""The minimum expected cost of the first capture, in seconds."""
 
 PRIOR_SAVING = 0.5
-"""The share of a direct call that the first graph is expected to save. Later ones are estimated by those before."""
+"""The expected saving of the first graph, as a share of a direct call. Later graphs are judged by the previous ones."""
 
 MARGIN = 1.5
-"""A graph makes room only for one that saves so many times more, so that two shapes do not take turns."""
+"""A graph is dropped only for a graph that saves this many times more, so that two shapes do not evict each other."""
 
 HALF_LIFE = 2048
 """The number of calls after which earlier calls count half."""
@@ -39,37 +39,37 @@ KEYS = 512
 """The maximum number of shapes whose calls are counted."""
 
 AGAIN = 4096
-"""The number of calls of a shape after which replays and direct calls are compared again: the load may be another."""
+"""The number of calls of a shape after which replays and direct calls are compared again, as the load may change."""
 
 FIRST_TIMED = 4
-"""The number of direct calls that are timed of a shape without a graph. The first, which may be slow, is left out."""
+"""The number of timed direct calls of a shape without a graph. The first time, which may be slow, is ignored."""
 
 WATCHING = 12e-6
-"""What it costs the host to count and to time one call."""
+"""The host time for counting and timing one call."""
 
 LOOKING = 3e-6
-"""What it costs the host to find that a call has no graph."""
+"""The host time for finding that a call has no graph."""
 
 WATCHED = 0.005
-"""The share of a direct call that this may cost while there are no graphs: other calls are not watched."""
+"""The share of a direct call that `WATCHING` may cost while there are no graphs. Other calls are not counted."""
 
 LONGEST_REST = 512
 
 
 @dataclass
 class _Shape:
-    """What is known about one shape.
+    """The statistics of one shape.
 
     Attributes:
-        calls: the number of calls, of which earlier ones count less.
-        asks: the number of calls from which on its graph is worth more than those that would make room.
-        begun: the number of direct calls that were to be timed before there was a graph.
-        known: the number of those whose times are known.
-        times: what they took, without the first.
-        size: the bytes of the graph. None if there is no graph.
-        trials: what was measured with the graph: calls that did not compete with other streams, and calls that did.
-        left: the number of calls until each trial is repeated.
-        banned: the number of calls until it may be captured again: its graph was slower, or did not fit.
+        calls: the number of calls, in which earlier calls count less.
+        asks: the number of calls from which on the shape's graph is worth more than the graphs dropped for it.
+        begun: the number of direct calls that were requested to be timed before there was a graph.
+        known: how many times of these calls are known.
+        times: the times of these calls, without the first.
+        size: the size of the graph in bytes. None if there is no graph.
+        trials: the trials of the graph: first of calls without contention from other streams, then of contended calls.
+        left: for each trial, the number of calls until it is repeated.
+        banned: the number of calls until the shape may be captured again, after its graph was slower or did not fit.
     """
 
     calls: float = 0.0
@@ -84,14 +84,14 @@ class _Shape:
 
 
 class WhenItPays(Generic[K]):
-    """Captures a shape when the time that its calls have lost without a graph exceeds what a capture costs."""
+    """Captures a shape once the time that its calls have lost without a graph exceeds the cost of a capture."""
 
     def __init__(self, limit: int, memory: int, *, recurs: bool = False) -> None:
         """Starts without graphs.
 
         Args:
             limit: the maximum number of graphs.
-            memory: the maximum number of bytes that they hold.
+            memory: the maximum number of bytes that the graphs hold.
             recurs: whether there is only one shape, which is then captured at its first call.
         """
         self.rest = 0
@@ -102,12 +102,12 @@ class WhenItPays(Generic[K]):
         self._graphs: dict[K, _Shape] = {}
         self._ticks = 0
         self._rested = 0
-        self._gain = 0.0  # what graphs save of late, less what it costs to find that a call has none
+        self._gain = 0.0  # recent savings of graphs minus the recent cost of calls without one
         self._random = 1
         self._balance = 0.0
-        self._most = 0.0  # of the balance, once a capture has been seen
-        self._direct = 0.0  # about what a direct call takes; 0 if that is not known
-        self._cost: float | None = None  # of a capture
+        self._most = 0.0  # the maximum of the balance, once a capture has been seen
+        self._direct = 0.0  # the approximate time of a direct call; 0 if unknown
+        self._cost: float | None = None  # the cost of a capture
         self._judged = 1
         self._shares = PRIOR_SAVING  # the sum of the shares of a direct call that the judged graphs saved
         self._too_large: int | None = None
@@ -136,9 +136,9 @@ class WhenItPays(Generic[K]):
         return Step.DIRECT
 
     def timed(self, key: K, contended: bool, replayed: bool, seconds: float) -> bool:
-        """Reports what a timed call took. Returns whether its graph is to be dropped."""
+        """Records the time of a timed call. Returns whether the caller must drop the key's graph."""
         if not replayed:
-            # Follows short times at once, and long ones slowly: the first call of a shape takes long.
+            # Follows shorter times at once but longer times slowly, because the first call of a shape takes long.
             known = self._direct
             self._direct = (known + seconds) / 2 if seconds < known else min(seconds, 1.1 * known or seconds)
         shape = self._shapes.get(key)
@@ -162,7 +162,7 @@ class WhenItPays(Generic[K]):
         return not trial.wins
 
     def room(self, key: K, size: int) -> tuple[K, ...] | None:
-        """Returns the keys whose graphs make room for one of `size` bytes, or None if it is not worth it."""
+        """Drops graphs to make room for `size` bytes, and returns their keys. None if the new graph is not worth it."""
         shape = self._shapes[key]
         if size > self._memory or (self._too_large is not None and size >= self._too_large):
             shape.banned = AGAIN
@@ -183,8 +183,8 @@ class WhenItPays(Generic[K]):
         return tuple(dropped)
 
     def captured(self, key: K, size: int, total: int, seconds: float) -> bool:
-        """Reports a capture. Returns False if the graphs exceed the limit now, and all are to be dropped."""
-        if self._cost is None:  # the first capture is free: what the next ones cost is not known before
+        """Records a capture. Returns False if the graphs now exceed the limit and the caller must drop all graphs."""
+        if self._cost is None:  # the first capture is free, because no cost is known before it
             self._cost = seconds
         else:
             self._cost = (self._cost + seconds) / 2
@@ -201,7 +201,7 @@ class WhenItPays(Generic[K]):
         return False
 
     def _counted(self, key: K) -> _Shape:
-        """Returns a shape after it has counted a call, and forgets the shapes that are rarely called."""
+        """Counts one call of a shape and returns the shape's statistics. Evicts rarely called shapes."""
         self._ticks += 1
         shape = self._shapes.get(key)
         while self._ticks >= HALF_LIFE or (shape is None and len(self._shapes) >= KEYS):
@@ -232,7 +232,7 @@ class WhenItPays(Generic[K]):
             return Step.TIMED_REPLAY if replayed else Step.TIMED_DIRECT
         if not trial.wins:
             return Step.DIRECT
-        # Of most replays nothing needs to be written down: this is the path of a hit.
+        # The hot path of a cache hit: most replays update nothing.
         if self._balance < self._most:
             self._pay(trial.saving)
         if self._gain < 0:
@@ -240,7 +240,7 @@ class WhenItPays(Generic[K]):
         return Step.REPLAY
 
     def _pays(self, shape: _Shape) -> bool:
-        """Whether the calls so far, had they been replays, would have saved what a capture costs."""
+        """Returns whether the calls so far would have saved the cost of a capture, had they been replays."""
         if shape.banned:
             shape.banned -= 1
             return False
@@ -252,7 +252,7 @@ class WhenItPays(Generic[K]):
         return self._cost is None or self._balance >= cost
 
     def _value(self, shape: _Shape) -> float:
-        """The saving of a graph in the calls of late."""
+        """Returns the time that a graph would have saved over the recent calls of a shape."""
         return shape.calls * self._saving(shape)
 
     def _saving(self, shape: _Shape) -> float:
@@ -261,7 +261,7 @@ class WhenItPays(Generic[K]):
         return self._expected(shape) * self._shares / self._judged
 
     def _expected(self, shape: _Shape) -> float:
-        """What a direct call of a shape takes."""
+        """Returns the expected time of a direct call of a shape."""
         return median(shape.times) if shape.times else self._direct
 
     def _pay(self, seconds: float) -> None:
@@ -274,7 +274,7 @@ class WhenItPays(Generic[K]):
         shape.trials = []
 
     def _drawn_rest(self) -> int:
-        """A random number of calls, so that calls in a fixed order are all watched in time."""
+        """Draws a random number of calls to skip, so that every call of a fixed cycle is counted in time."""
         if not self._direct:
             return 0
         period = WATCHING / (WATCHED * self._direct)

@@ -1,6 +1,6 @@
-"""Which calls are captured in CUDA graphs and which graphs are dropped: what a policy answers, and the plain policy.
+"""Decides which calls are captured in CUDA graphs and which graphs are dropped: the interface, and a simple policy.
 
-Nothing here imports torch. csrc/runtime/graph_policy.h is the same in C++.
+This module does not import torch. csrc/runtime/graph_policy.h is the same in C++.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class Step(Enum):
-    """How a call is made. What a timed call took is reported to the policy, once it is known.
+    """How a call is made. The time of a timed call is reported to the policy once the time is known.
 
-    CAPTURE is a direct call and a capture after it, and DROP_ALL a direct call after all graphs were dropped.
+    CAPTURE means a direct call followed by a capture. DROP_ALL means a direct call after all graphs are dropped.
     """
 
     DIRECT = auto()
@@ -28,10 +28,12 @@ class Step(Enum):
 
 
 class Policy(Protocol[K_contra]):
-    """Decides for calls by their key, the shapes of the inputs. The caller orders its calls by a lock.
+    """Decides how each call is made, from the call's key: the shapes of its inputs.
+
+    The caller must hold a lock while it calls the methods.
 
     Attributes:
-        rest: the number of the next calls that are made directly and need not be shown to the policy.
+        rest: how many of the next calls are made directly without asking the policy.
     """
 
     rest: int
@@ -40,33 +42,39 @@ class Policy(Protocol[K_contra]):
         """Returns how a call is made.
 
         Args:
-            key: the shapes of its inputs.
-            contended: whether a replay would wait for one of another stream.
+            key: the shapes of the call's inputs.
+            contended: whether a replay would have to wait for a replay on another stream.
         """
 
     def timed(self, key: K_contra, contended: bool, replayed: bool, seconds: float) -> bool:
-        """Reports what a timed call took. Returns whether the graph of the key is to be dropped."""
+        """Records the time of a timed call. Returns whether the caller must drop the key's graph."""
 
     def room(self, key: K_contra, size: int) -> tuple[object, ...] | None:
-        """Returns the keys whose graphs make room for a new one of `size` bytes, or None if it is not worth it."""
+        """Returns the keys of the graphs to drop for a new graph of `size` bytes. None if it is not worth dropping any."""
 
     def captured(self, key: K_contra, size: int, total: int, seconds: float) -> bool:
-        """Reports a capture: the graph's own bytes, those of all graphs with what they share, and what it took.
+        """Records a capture.
+
+        Args:
+            key: the shapes of the captured call's inputs.
+            size: the bytes of the new graph alone.
+            total: the bytes of all graphs, including the memory that the graphs share.
+            seconds: the duration of the capture.
 
         Returns:
-            False if the graphs exceed the limit now, and all are to be dropped.
+            False if the graphs now exceed the memory limit. The caller must then drop all graphs.
         """
 
 
 class AtFirstSight:
-    """Captures every shape when it is first called, and drops the least recently used ones."""
+    """Captures every shape at its first call, and drops the least recently used graphs."""
 
     def __init__(self, limit: int, memory: int) -> None:
         """Starts without graphs.
 
         Args:
             limit: the maximum number of graphs.
-            memory: the maximum number of bytes that they hold.
+            memory: the maximum number of bytes that the graphs hold.
         """
         self.rest = 0
         self._limit = limit
@@ -74,18 +82,18 @@ class AtFirstSight:
         self._sizes: dict[object, int] = {}
 
     def step(self, key: Hashable, contended: bool) -> Step:  # noqa: ARG002
-        """Returns how a call is made."""
+        """Returns CAPTURE for a new key and REPLAY for a known key."""
         if key not in self._sizes:
             return Step.CAPTURE
         self._sizes[key] = self._sizes.pop(key)
         return Step.REPLAY
 
     def timed(self, key: Hashable, contended: bool, replayed: bool, seconds: float) -> bool:  # noqa: ARG002
-        """Keeps every graph, whatever a call took."""
+        """Keeps every graph, however long a call took."""
         return False
 
     def room(self, key: Hashable, size: int) -> tuple[object, ...]:  # noqa: ARG002
-        """Returns the least recently used keys, as many as must go."""
+        """Returns the least recently used keys, as many as must be dropped to make room."""
         dropped = []
         while self._sizes and (len(self._sizes) >= self._limit or sum(self._sizes.values()) + size > self._memory):
             dropped.append(oldest := next(iter(self._sizes)))
@@ -93,7 +101,7 @@ class AtFirstSight:
         return tuple(dropped)
 
     def captured(self, key: Hashable, size: int, total: int, seconds: float) -> bool:  # noqa: ARG002
-        """Adds a graph, or forgets all of them if they exceed the limit."""
+        """Records a new graph. Forgets all graphs if they now exceed the memory limit."""
         self._sizes[key] = size
         if total > self._memory:
             self._sizes.clear()

@@ -1,40 +1,40 @@
-"""Whether a replay or a direct call is faster, by calls of both that are made and timed in turn. No torch."""
+"""Decides whether replays or direct calls are faster by timing both in turn. This module does not import torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 SAMPLES = 5
-"""The number of calls of each kind."""
+"""The number of timed calls of each kind, direct calls and replays."""
 
 FAST, SLOW = 1, 3
-"""The ranks that are compared, in ascending order: a direct call that is rather fast with a replay that is rather slow.
-So interruptions do not count, and noise alone does not make a graph win."""
+"""The positions in the sorted times that are compared: a fairly fast direct call with a fairly slow replay. This
+ignores interruptions, and noise alone does not make a graph win."""
 
 GAIN = 0.98
-"""A graph is kept if its replay takes at most this share of a direct call: less of a gain is not worth its memory."""
+"""A graph is kept if its replay takes at most this share of a direct call. A smaller gain is not worth the memory."""
 
 
 class Trial:
-    """The times of direct calls and of replays, and which is faster once there are enough of both.
+    """Collects the times of direct calls and replays, and decides which are faster once there are enough of both.
 
     Attributes:
-        wins: whether the replay is faster. None while that is not known.
-        direct: what a direct call takes, then, in seconds.
-        saving: what a replay saves of it.
+        wins: whether replays are faster. None until there are enough times.
+        direct: the time of a direct call in seconds. 0 until there are enough times.
+        saving: the time that a replay saves of a direct call, in seconds.
     """
 
     def __init__(self, direct: Sequence[float] = ()) -> None:
-        """Starts with the times of direct calls that are known already, fewer than `SAMPLES`."""
+        """Starts with already known times of direct calls, which must be fewer than `SAMPLES`."""
         self.wins: bool | None = None
         self.direct = 0.0
         self.saving = 0.0
-        self._begun = [len(direct), -1]  # the first replay, with which the device loads the graph, does not count
+        self._begun = [len(direct), -1]  # -1 leaves out the first replay, in which the device loads the graph
         self._is_loaded = False
         self._times: tuple[list[float], list[float]] = (list(direct), [])
 
     def begin(self) -> bool | None:
-        """Returns whether the next call is a replay and is timed, or None if no more calls need to be."""
+        """Returns the kind of the next timed call: True for a replay, False for a direct call, None for no more."""
         replayed = self._begun[True] <= self._begun[False]
         if self._begun[replayed] == SAMPLES:
             return None
@@ -42,7 +42,7 @@ class Trial:
         return replayed
 
     def add(self, replayed: bool, seconds: float) -> None:
-        """Adds the time of a call that was begun."""
+        """Adds the time of a call that `begin` has requested."""
         if replayed and not self._is_loaded:
             self._is_loaded = True
             return
@@ -54,5 +54,5 @@ class Trial:
 
 
 def median(values: list[float]) -> float:
-    """Returns the middle value, the lower one of two."""
+    """Returns the median. For an even number of values, returns the lower of the two middle values."""
     return sorted(values)[(len(values) - 1) // 2]

@@ -1,7 +1,7 @@
-"""Calls a runner through CUDA graphs: one graph per shape, for those shapes with which that is faster.
+"""Calls a runner through CUDA graphs: one graph per input shape, for the shapes for which a replay is faster.
 
 A replay costs the host a single launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md describes
-memory, threads and streams, and docs/adr/0018-graph-policy.md which shapes are captured.
+memory, threads and streams. docs/adr/0018-graph-policy.md describes which shapes are captured.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ LIMIT = 64
 """The maximum number of graphs per model."""
 
 MEMORY_SHARE = 0.1
-"""The share of the memory, free when the model is loaded, that its graphs may hold if the user sets no limit."""
+"""The share of the free memory at load time that a model's graphs may hold, if the user sets no limit."""
 
 WARM_UPS = 2
-"""The number of calls before the first capture, because lazy loading, timing and compilation must not be captured.
-TorchScript profiles in the first call and optimizes in the second. Later captures need one, for their own shape."""
+"""The number of warm-up calls before the first capture, because lazy loading, timing and compilation must not be
+captured. TorchScript profiles in the first call and optimizes in the second. Later captures need one warm-up call each,
+for their own shape."""
 
 
 class GraphedRunner:
-    """A runner that replays another runner from CUDA graphs where a policy says so.
+    """Wraps a runner, and replays its calls from CUDA graphs where a policy decides so.
 
-    Replays from any thread and stream are serialized, because the graphs share memory. The outputs are copies.
+    Replays from all threads and streams are serialized, because the graphs share memory. The outputs are copies.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class GraphedRunner:
         """Wraps a runner on the current device.
 
         Args:
-            runner: computes on that device. The same shapes must always launch the same kernels.
-            contract: its buckets give the sizes to which the first axis is rounded up.
-            required: whether every shape is captured at its first call, and a failed capture is an error. Otherwise
-                shapes are captured when that pays, and a failure is a warning.
+            runner: the runner, which computes on that device. The same shapes must always launch the same kernels.
+            contract: the contract, whose buckets give the sizes to which the first axis is rounded up.
+            required: whether every shape is captured at its first call and a failed capture is an error. Otherwise,
+                shapes are captured when a capture pays, and a failed capture is a warning.
             limit: the maximum number of graphs.
-            memory: the maximum number of bytes that they hold. Default: `MEMORY_SHARE` of the free memory.
+            memory: the maximum number of bytes that the graphs hold. Default: `MEMORY_SHARE` of the free memory.
         """
         self._runner = runner
         self._buckets = contract.buckets
@@ -72,8 +73,8 @@ class GraphedRunner:
         )
         self._recorder = Recorder(runner)
         self._watch: Stopwatch[tuple[Shapes, bool, bool]] = Stopwatch()
-        self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]  # when the memory of the graphs is
-        self._last: torch.cuda.Stream | None = None  # the stream of the last use of that memory
+        self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]  # recorded when the graphs' memory is free
+        self._last: torch.cuda.Stream | None = None  # the stream that last used the graphs' memory
         self._last_handle: tuple[int, ...] | None = None
         self._lock = threading.Lock()
         self._is_capturing = False
@@ -91,11 +92,11 @@ class GraphedRunner:
         """Computes the outputs on the current stream.
 
         Raises:
-            UpstreamError: the capture failed and is required.
+            UpstreamError: a capture failed, and captures are required.
         """
         policy = self._policy
         if policy.rest > 0:
-            policy.rest -= 1  # threads may lose a decrement: the rest is then longer by one call
+            policy.rest -= 1  # a decrement lost to a race only lengthens the rest by one call
             return self._runner(*inputs)
         if torch.cuda.current_device() == self._device:
             return self._call(inputs)
@@ -149,7 +150,7 @@ class GraphedRunner:
         return outputs
 
     def _report(self) -> None:
-        """Tells the policy what timed calls took that are over."""
+        """Reports the times of finished timed calls to the policy, and drops the graphs that the policy rejects."""
         for (key, contended, replayed), seconds in self._watch.finished():
             if self._policy.timed(key, contended, replayed, seconds):
                 self._drop((key,))
@@ -157,7 +158,7 @@ class GraphedRunner:
     def _replay(
         self, graph: Graph, inputs: Sequence[torch.Tensor], rows: int, stream: torch.cuda.Stream
     ) -> tuple[torch.Tensor, ...]:
-        """Replays a graph. Old padding is kept: the model does not mix rows, so its values have no effect."""
+        """Replays a graph. Padding rows keep old values, which have no effect because the model never mixes rows."""
         self._take_turn(stream)
         if stream.cuda_stream not in graph.streams:
             graph.used_on(stream)
@@ -179,10 +180,10 @@ class GraphedRunner:
     def _capture(
         self, shapes: Shapes, inputs: Sequence[torch.Tensor], rows: int, padded: int, stream: torch.cuda.Stream
     ) -> tuple[torch.Tensor, ...]:
-        """Makes a direct call, which also warms up, and captures the next one if there is room for its graph."""
+        """Calls the runner directly, which also warms it up, and then captures a call if the graph has room."""
         self._take_turn(stream)
         try:
-            # A graph outlives the modes of the call in which it is captured.
+            # A graph outlives the current call, so it must not depend on the caller's grad and autocast modes.
             with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
                 places = buffers(inputs, self._has, padded)
                 for _ in range(self._warm_ups):
@@ -193,7 +194,7 @@ class GraphedRunner:
                 if dropped is not None:
                     self._drop(dropped)
                     self._record(shapes, size, places, stream)
-            # They may be views of the input buffers.
+            # The outputs may be views of the input buffers.
             return tuple([x.clone() for x in self._without_padding(outputs, rows)])
         finally:
             self._free.record(stream)
@@ -213,7 +214,7 @@ class GraphedRunner:
         if self._policy.captured(shapes, size, held, time.perf_counter() - at):
             return
         is_alone = len(self._graphs) == 1
-        self._drop(tuple(self._graphs))  # torch gives the memory of a pool back as a whole
+        self._drop(tuple(self._graphs))  # torch frees the memory of a pool only as a whole
         if is_alone and self._required:
             raise UpstreamError(
                 f"the CUDA graph of the call holds {held} bytes, but the limit is {self._limit}",
@@ -222,12 +223,12 @@ class GraphedRunner:
             )
 
     def _current_stream(self) -> torch.cuda.Stream:
-        """Returns the current stream. It is the same object as that of the last replay if it is the same stream."""
+        """Returns the current stream, as the same object as at the last replay if the stream is the same."""
         is_last = torch._C._cuda_getCurrentStream(self._device) == self._last_handle
         return self._last if is_last and self._last is not None else torch.cuda.current_stream()
 
     def _take_turn(self, stream: torch.cuda.Stream) -> None:
-        """Orders a stream after the last use of the graphs' memory. Within one stream that is so already."""
+        """Makes a stream wait for the last use of the graphs' memory. Calls on one stream are in order already."""
         if stream is not self._last:
             stream.wait_event(self._free)
             self._last, self._last_handle = stream, torch._C._cuda_getCurrentStream(self._device)
@@ -236,13 +237,13 @@ class GraphedRunner:
         return [x[:rows] if has else x for x, has in zip(outputs, self._gives, strict=True)] if rows else outputs
 
     def _held(self) -> int:
-        """Returns the bytes of the graphs: the buffers of inputs, and the pool with outputs and intermediate values."""
+        """Returns the size of the graphs in bytes: input buffers, and the pool of outputs and intermediate values."""
         if not self._graphs:
             return 0
         return self._recorder.bytes() + sum(graph.input_bytes() for graph in self._graphs.values())
 
     def _drop(self, dropped: Iterable[object]) -> None:
-        """Drops graphs, while no launch is running."""
+        """Drops graphs after the last launch has finished."""
         keys = [key for key in self._graphs if key in set(dropped)]
         if keys:
             self._free.synchronize()
@@ -252,7 +253,7 @@ class GraphedRunner:
                 self._recorder.renew()
 
     def _give_up(self, error: RuntimeError, places: Sequence[torch.Tensor]) -> None:
-        """Disables captures: an unsupported op fails for every shape, and insufficient memory remains insufficient."""
+        """Disables captures after a failure, because an unsupported op or a lack of memory would fail again."""
         self._failure = UpstreamError(
             f"the model cannot be captured in a CUDA graph: {error}",
             where=_where(places),

@@ -1,4 +1,4 @@
-"""Loads a bundle with one or several methods. A method of several is a model, with its own contract and target."""
+"""Loads a bundle with one or several methods. Each of several methods is a model with its own contract and target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fuseconv.runtime.model import Model, choose_target, load_target
 
 
 class Methods:
-    """A loaded bundle of several methods. Each is an attribute, called like the method that it was converted from.
+    """A loaded bundle of several methods. Each method is an attribute, called like the method it was converted from.
 
     Attributes:
         methods: the models by the names of the methods.
@@ -39,7 +39,7 @@ class Methods:
         return methods[name]
 
     def __dir__(self) -> list[str]:
-        """Lists the methods too."""
+        """Lists the attributes, including the methods."""
         return sorted({*super().__dir__(), *self.methods})
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -57,7 +57,7 @@ class Methods:
 
     @property
     def generation(self) -> Generation | None:
-        """What `generate` knows about the model. None if the methods do not generate tokens."""
+        """The settings that `generate` needs. None if the methods do not generate tokens."""
         return self._manifest.generation
 
     def generate(
@@ -75,20 +75,21 @@ class Methods:
         """Generates tokens with the methods `prefill` and `decode`, and `encode` for a model with an encoder.
 
         Args:
-            max_new_tokens: the largest number of tokens that are added.
-            sample: whether tokens are random, by their probabilities. Else the most likely token is chosen.
-            temperature: the logits are divided by it before a random token is chosen.
-            top_k: only so many tokens are possible, the most likely ones. Default: all.
-            top_p: only the most likely tokens are possible, as few as have this probability together.
-            eos: the tokens that end a sequence. Default: those of the model.
-            seed: the seed of the random tokens. Default: they differ between calls.
+            max_new_tokens: the maximum number of new tokens.
+            sample: whether to sample tokens by their probabilities. Otherwise the most likely token is chosen.
+            temperature: a divisor for the logits, applied before sampling.
+            top_k: sample only from the `top_k` most likely tokens. Default: all tokens.
+            top_p: sample only from the smallest set of most likely tokens whose probabilities add up to `top_p`.
+            eos: the tokens that end a sequence. Default: the end tokens of the model.
+            seed: the seed for sampling. Default: the tokens differ between calls.
             inputs: the inputs of the model by name, such as `input_ids` [batch, tokens], i64. Prompts of different
-                lengths are padded on the left, and `attention_mask` is 0 there. For a model with an encoder,
-                `decoder_input_ids` [batch, tokens] are the first tokens. Default: the start token of the model.
+                lengths must be padded on the left, with an `attention_mask` of 0 at the padding. For a model with an
+                encoder, `decoder_input_ids` [batch, tokens] gives the first tokens. Default: the model's start token.
 
         Returns:
-            The tokens, i64 of shape [batch, tokens]: the prompts and the new tokens; for a model with an encoder the
-            start token and the new tokens. After its end, a sequence has the padding token of the model.
+            The tokens, i64 of shape [batch, tokens]: the prompts followed by the new tokens; for a model with an
+            encoder, the first tokens followed by the new tokens. A sequence that has ended is filled with the model's
+            padding token.
 
         Raises:
             UsageError: the bundle does not generate tokens, an option is out of range, or the cache has no room.
@@ -125,11 +126,11 @@ class Methods:
         )
 
     def swap(self, bundle: str | Path) -> None:
-        """Takes the weights of another bundle, as `Model.swap` does, in one method after the other.
+        """Replaces the weights of one method after the other by those of another bundle, as `Model.swap` does.
 
         Raises:
-            UsageError: the bundle does not exist, or has other methods, targets or contracts.
-            FuseconvError: it does not load. The methods that were swapped before keep the new weights.
+            UsageError: the bundle does not exist, or has different methods, targets or contracts.
+            FuseconvError: a method of the bundle does not load. Methods that were already swapped keep the new weights.
         """
         folder = Path(bundle).absolute()
         if not has_methods(folder) or open_methods(folder).methods != list(self.methods):
@@ -152,27 +153,27 @@ def load(
 ) -> Model | Methods:
     """Loads a bundle.
 
-    A bundle is a program: loading it runs the code of its author. The hashes detect damage, not malice.
+    A bundle is a program: loading it runs its author's code. The hashes in a bundle detect damage, not malice.
 
     Args:
         bundle: the folder of the bundle, or of one of its methods.
-        target: the name of a target. Default: the one that was measured fastest at conversion, if this is the
-            same device; else the first of `PREFERENCE` that the bundle has.
+        target: the name of a target. Default: the target that was measured fastest on this device, if the bundle was
+            measured on it; otherwise the first target of `PREFERENCE` that the bundle has.
         device: the device that the bundle must be for. Default: not checked.
-        cuda_graphs: whether calls are captured in CUDA graphs, one per shape, and replayed. `auto` captures shapes of
-            the targets aoti and torchscript on CUDA when they recur often enough to pay, keeps a graph only if its
-            replay is faster than a direct call, and runs without CUDA graphs if a capture fails; `model.cuda_graphs`
-            gives the reason. With True, every shape is captured at its first call and always replayed, and a call that
-            cannot be captured is an error.
-        cuda_graphs_memory: the maximum number of bytes of GPU memory that the graphs of the model hold, for each
-            method. Default: a tenth of what is free when the model is loaded.
-        warm_seconds: for about how long each method is called at sizes through the ranges of its contract, small ones
-            first, before the model is returned. CUDA loads a kernel when it is first launched, and other sizes launch
-            other kernels: such a call takes milliseconds longer. Default: it is not called.
+        cuda_graphs: whether calls are captured in CUDA graphs, one per input shape, and replayed. `auto` applies to the
+            targets aoti and torchscript on CUDA. It captures a shape once the shape recurs often enough to pay for the
+            capture, keeps a graph only if its replay is faster than a direct call, and runs without CUDA graphs if a
+            capture fails; `model.cuda_graphs` gives the reason. True captures every shape at its first call and always
+            replays it; a call that cannot be captured raises an error. False captures nothing.
+        cuda_graphs_memory: the maximum GPU memory of the CUDA graphs in bytes, per method. Default: a tenth of the
+            memory that is free when the model is loaded.
+        warm_seconds: for about how many seconds to warm up each method before returning. The warm-up calls the method
+            at sizes across the ranges of its contract, small sizes first. Without it, a call at a new size can take
+            milliseconds longer, because CUDA loads each kernel at its first launch. Default: no warm-up.
 
     Returns:
-        The model, which is called with the inputs of the contract; or for a bundle of several methods, an object of
-        which each method is an attribute.
+        The model, which is called with the inputs of the contract. For a bundle of several methods, an object that has
+        each method as an attribute.
 
     Raises:
         UsageError: the bundle or the target does not exist, `cuda_graphs=True` is not possible for the target, or
@@ -180,7 +181,7 @@ def load(
         RefusedError: the bundle is damaged, or a library in it is writable by everyone.
         UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
             ONNX Runtime than the installed one.
-        UpstreamError: no CUDA device is available, or the artifact failed to load (out of memory?).
+        UpstreamError: no CUDA device is available, or the artifact failed to load, for example out of memory.
 
     Examples:
         >>> model = fuseconv.load("mlp.fuseconv")

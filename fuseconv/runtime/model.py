@@ -1,4 +1,4 @@
-"""Loads a bundle. Damaged, incompatible or invalid input is rejected before anything is computed."""
+"""Loads a bundle. Rejects damaged, incompatible or invalid bundles and inputs before anything is computed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
 
 class Model:
-    """A loaded artifact, called like the module that it was converted from.
+    """A loaded artifact, which is called like the module that it was converted from.
 
     Attributes:
-        contract: the inputs and outputs. Every call is checked against it.
+        contract: the declared inputs and outputs. Every call is checked against the contract.
         target: the name of the target.
         device: `cpu` or `cuda`.
     """
@@ -46,15 +46,15 @@ class Model:
         self.device = contract.device
         self._runner = runner
         self._ungraphed = ungraphed
-        self._loaded: dict[str, Any] = {}  # the options with which `with_weights` loads
-        # Fields have the names of the outputs; `rename` numbers names that are not valid in Python.
+        self._loaded: dict[str, Any] = {}  # the load options, which `with_weights` reuses
+        # The fields are named after the outputs. `rename` replaces invalid Python names by numbered ones.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
             outputs._make if len(contract.outputs) != 1 else lambda tensors: tensors[0]
         )
 
     def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-        """Computes the outputs without gradients, in the dtypes of the artifact; torch.autocast has no effect.
+        """Computes the outputs without gradients, in the artifact's own dtypes. torch.autocast has no effect.
 
         Args:
             args: the inputs by position, in the order of the contract.
@@ -65,12 +65,12 @@ class Model:
 
         Raises:
             ContractError: the inputs violate the contract.
-            UpstreamError: the artifact failed (out of memory?), or a required CUDA graph capture failed.
+            UpstreamError: the artifact failed, for example out of memory, or a required CUDA graph capture failed.
         """
         inputs = self.contract.bind(args, kwargs)
         grad = torch.is_grad_enabled()
         try:
-            torch._C._set_grad_enabled(False)  # a microsecond less than torch.no_grad
+            torch._C._set_grad_enabled(False)  # a microsecond faster than torch.no_grad
             if torch.is_autocast_enabled(self.device):
                 with torch.autocast(self.device, enabled=False):  # artifacts are verified in their own dtypes
                     return self._pack(self._runner(*inputs))
@@ -87,20 +87,20 @@ class Model:
             torch._C._set_grad_enabled(grad)
 
     def swap(self, bundle: str | Path) -> None:
-        """Takes the weights of another bundle, which `fuseconv swap` made of the one that was loaded.
+        """Replaces the weights by those of a bundle that `fuseconv swap` made from the loaded bundle.
 
-        The artifact is loaded with the new weights beside the old one, and then takes its place at once: every call,
-        from any thread, is computed wholly with the old or wholly with the new weights. On a GPU both copies exist in
-        the meantime, and CUDA graphs are captured again as calls recur.
+        Loads the artifact with the new weights while the old artifact stays in use, and then switches atomically: every
+        call, from any thread, uses either only the old or only the new weights. During the swap, a GPU holds both
+        copies. Afterwards, CUDA graphs are captured again as calls recur.
 
         Raises:
-            UsageError: the bundle does not exist, does not have the target, or has another contract.
-            FuseconvError: it does not load, as for `load`. The model is unchanged.
+            UsageError: the bundle does not exist, does not have the target, or has a different contract.
+            FuseconvError: the bundle does not load, as for `load`. The model is unchanged.
         """
-        self._runner = self.with_weights(bundle)._runner  # one assignment: a call reads it once
+        self._runner = self.with_weights(bundle)._runner  # one atomic assignment: a call reads `_runner` once
 
     def with_weights(self, bundle: str | Path) -> Model:
-        """Returns this model with the weights of another bundle. This one is unchanged. Raises the errors of `swap`."""
+        """Loads a copy of this model with the weights of another bundle. Raises the errors of `swap`."""
         folder = Path(bundle).absolute()
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
@@ -111,15 +111,17 @@ class Model:
         return load_target(folder, manifest, chosen, **self._loaded)
 
     def zero_state(self, **sizes: int) -> dict[str, torch.Tensor]:
-        """Returns the state at the start: zeros, by the names of inputs. `sizes` has each dim of it, such as `batch=2`.
+        """Returns the initial state: a tensor of zeros for each state input, by the input's name.
+
+        `sizes` gives the size of each dim of the state, such as `batch=2`.
 
         Raises:
-            UsageError: a size is missing, or not one of a dim of the state.
+            UsageError: a size is missing or not allowed, or `sizes` names a dim that the state does not have.
         """
         return zero_state(self.contract, **sizes)
 
     def next_state(self, outputs: Any) -> dict[str, torch.Tensor]:
-        """Returns the state after a call that returned `outputs`, by the names of inputs, for the next call."""
+        """Returns the state for the next call, by input name, from the outputs of this call."""
         return next_state(self.contract, outputs)
 
     def __repr__(self) -> str:
@@ -129,7 +131,7 @@ class Model:
 
     @property
     def cuda_graphs(self) -> CudaGraphs:
-        """The shapes captured in CUDA graphs so far, the memory they hold, and why other calls are not captured."""
+        """The shapes captured in CUDA graphs so far, the memory of the graphs, and why other calls are not captured."""
         if isinstance(self._runner, GraphedRunner):
             return self._runner.status()
         return CudaGraphs((), 0, self._ungraphed)
@@ -143,7 +145,7 @@ def load(
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
 ) -> Model:
-    """Loads a bundle of one model, or one method of several. Arguments and errors are those of `methods.load`."""
+    """Loads a bundle of one model, or one method of a bundle. Arguments and errors are those of `methods.load`."""
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
     chosen = choose_target(manifest, target, folder)
@@ -153,8 +155,8 @@ def load(
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     """Returns the requested target, or the default target of the bundle.
 
-    That is the one that was measured fastest on a device of this name, of those whose runtime is installed, else the
-    first of `PREFERENCE`.
+    If the targets were timed on a device of the same name, the default is the fastest target whose runtime is
+    installed. Otherwise it is the first target of `PREFERENCE` that the bundle has.
 
     Raises:
         UsageError: the bundle does not have the target.
@@ -170,7 +172,7 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
 
 
 def _fastest(manifest: Manifest) -> Iterator[str]:
-    """Yields the targets whose runtime is installed in the order of their speed, if it was measured on this device."""
+    """Yields the targets whose runtime is installed, fastest first. Yields nothing if this device was not measured."""
     tuned, device = manifest.tuned, manifest.contract.device
     if tuned is None or (device == "cuda" and not torch.cuda.is_available()) or tuned.device != device_name(device):
         return
@@ -192,7 +194,7 @@ def load_target(
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
 ) -> Model:
-    """Loads one target of a bundle that `open_bundle` checked. Raises the errors of `load`."""
+    """Loads one target of a bundle that `open_bundle` has checked. Raises the errors of `load`."""
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     if cuda_graphs_memory is not None and cuda_graphs_memory < 0:
@@ -227,7 +229,7 @@ def load_target(
 
 
 def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
-    """Checks everything that can be checked before a target is loaded. Raises the errors of `load`."""
+    """Runs every check that does not need the target to be loaded. Raises the errors of `load`."""
     contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
@@ -262,7 +264,7 @@ def check_device(device: str, folder: Path) -> None:
 
 
 def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
-    """Returns the libraries that a target calls, as paths in the bundle, in the order to load them."""
+    """Returns the op libraries that a target calls, as paths in the bundle, in load order."""
     spec = spec_of(target)
     if spec.plugin:
         return (f"lib/{PLUGINS[manifest.contract.device]}",)
@@ -270,7 +272,7 @@ def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
 
 
 def load_libraries(folder: Path, manifest: Manifest, target: str) -> None:
-    """Loads the op libraries that a target calls. ONNX Runtime sessions load their own.
+    """Loads the op libraries that a target calls. ONNX Runtime sessions load their op libraries themselves.
 
     Raises:
         UnsupportedError: a library cannot be loaded, or a different version is loaded already.
@@ -281,7 +283,7 @@ def load_libraries(folder: Path, manifest: Manifest, target: str) -> None:
 
 
 def _load_library(path: Path) -> None:
-    """Loads an op library by its absolute path. Its hash was checked with the bundle.
+    """Loads an op library by its absolute path. Opening the bundle has already verified the library's hash.
 
     Raises:
         UnsupportedError: the library cannot be loaded, or a different version is loaded already.

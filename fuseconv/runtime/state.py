@@ -1,4 +1,4 @@
-"""The state that a model carries from call to call, such as a key-value cache: allocated here, zero at the start."""
+"""Allocates and advances the state that a model carries from call to call, such as a key-value cache."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuseconv.errors import UsageError
 
 
 def zero_state(contract: Contract, **sizes: int) -> dict[str, torch.Tensor]:
-    """Returns the state at the start, by the names of inputs.
+    """Returns the initial state: a tensor of zeros for each state input, by the input's name.
 
     Args:
         contract: the contract.
         sizes: the size of each dim of the state, for example `batch=2`.
 
     Raises:
-        UsageError: a size is missing, or not one of a dim of the state.
+        UsageError: a size is missing or not allowed, or `sizes` names a dim that the state does not have.
     """
     names = {name for name, _ in contract.state}
     specs = [spec for spec in contract.inputs if spec.name in names]
@@ -40,11 +40,11 @@ def zero_state(contract: Contract, **sizes: int) -> dict[str, torch.Tensor]:
 
 
 def next_state(contract: Contract, outputs: Any) -> dict[str, torch.Tensor]:
-    """Returns the state after a call, by the names of inputs.
+    """Returns the state for the next call, by input name.
 
     Args:
         contract: the contract.
-        outputs: what the call returned: a tensor, or one per output.
+        outputs: the outputs of the call: a single tensor, or a sequence with one tensor per output.
     """
     tensors = (outputs,) if len(contract.outputs) == 1 else tuple(outputs)
     named = dict(zip(contract.outputs, tensors, strict=True))

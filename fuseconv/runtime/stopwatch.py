@@ -1,8 +1,8 @@
-"""Times calls on CUDA streams without ever waiting for them.
+"""Times calls on CUDA streams without ever waiting for the calls.
 
-A call takes the longer one of two times: that of the host until it has launched the call, and that of the device
-between an event before and one after it. If callers wait for each call, this is about their latency; if they do not, it
-is what the call adds to a queue, on whichever side is slower.
+The time of a call is the longer of two times: the host time until the call's last launch, and the device time between
+an event before the call and an event after it. For callers that wait for each call, this is about the latency. For
+callers that do not wait, it is the time that the call adds to the queue of the host or the device, whichever is slower.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Begun:
-    """A call that was begun.
+    """A call that has begun.
 
     Attributes:
-        stream: the stream on which it runs.
-        at: when the host began it.
-        event: recorded when the device does.
+        stream: the stream on which the call runs.
+        at: the time at which the host began the call.
+        event: the event that the device records when it begins the call.
     """
 
     stream: torch.cuda.Stream
@@ -34,26 +34,26 @@ class Begun:
 
 
 class Stopwatch(Generic[T]):
-    """Times calls, each known by a value. Any thread may begin and end them.
+    """Times calls, each identified by a value. Any thread may begin and end calls.
 
     Attributes:
-        ended: the calls that the host has launched, and of which `finished` has not told yet.
+        ended: the calls that the host has launched and that `finished` has not yielded yet.
     """
 
     def __init__(self) -> None:
         self.ended: deque[tuple[T, float, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, stream: torch.cuda.Stream, at: float | None = None) -> Begun:
-        """Begins a call on a stream, now or at an earlier time of `time.perf_counter`."""
+        """Marks the beginning of a call on a stream, now or at an earlier `time.perf_counter` time."""
         return Begun(stream, time.perf_counter() if at is None else at, _recorded(stream))
 
     def end(self, begun: Begun, value: T) -> None:
-        """Ends a call after its last launch."""
+        """Marks the end of a call. Must be called after the call's last launch."""
         seconds = time.perf_counter() - begun.at
         self.ended.append((value, seconds, begun.event, _recorded(begun.stream)))
 
     def finished(self) -> Iterator[tuple[T, float]]:
-        """Yields the values and seconds of calls that the device has finished since, in order. One thread may ask."""
+        """Yields the value and seconds of each newly finished call, in order. Only one thread at a time may iterate."""
         while self.ended and self.ended[0][-1].query():  # type: ignore[no-untyped-call]
             value, host, begun, ended = self.ended.popleft()
             yield value, max(host, begun.elapsed_time(ended) / 1e3)

@@ -1,8 +1,9 @@
 """Measures the tactics of a bundle on this machine: the backends and engines that its op libraries can choose from.
 
-A process of its own loads each target and calls it at sizes through the ranges of its contract. With FUSECONV_TIMING=on
-the op libraries time every problem that they meet, and write the results to the file that FUSECONV_TIMING_CACHE names.
-In the bundle that file is tuning.json, which its op libraries read when they are loaded. docs/tuning.md describes it.
+A separate process loads each target and calls it at sizes across the ranges of the contract. With FUSECONV_TIMING=on,
+the op libraries time every problem that they encounter, and write the results to the file that FUSECONV_TIMING_CACHE
+names. In a bundle this file is tuning.json, which the op libraries read when they are loaded. docs/tuning.md describes
+the file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fuseconv.untrusted.files import read_plain
 FILE = "tuning.json"
 
 SECONDS = 60.0
-"""The default time limit of the calls, in seconds. The calls are spread over the ranges, however many there are."""
+"""The default time limit of the calls, in seconds. The calls are spread over the ranges, however few they are."""
 
 FORMAT = "fuseconv tuning 1"
 
@@ -42,10 +43,10 @@ class Measured:
     """The result of measuring a bundle.
 
     Attributes:
-        problems: the tactics, of those measured now the few that serve all sizes.
+        problems: the tactics and their times. After a measurement, only the few tactics that together serve all sizes.
         calls: the number of sizes at which each target was called.
-        left: the number of sizes that were left out for each target, because the time was over, memory ran out, or the
-            target failed there.
+        left: the number of sizes that were left out for each target, because time or memory ran out, or because the
+            target failed at the size.
         failures: the targets that do not run, with the reasons.
     """
 
@@ -56,7 +57,7 @@ class Measured:
 
 
 def has_tactics(manifest: Manifest, target: str) -> bool:
-    """Returns whether the ops of a target choose between tactics: those of op libraries for CUDA do."""
+    """Returns whether the ops of a target choose between tactics, which only the CUDA op libraries do."""
     spec = spec_of(target)
     return manifest.contract.device == "cuda" and (spec.plugin or spec.runtime == "torch")
 
@@ -73,16 +74,16 @@ def measure(
     """Measures targets of a bundle in a new process. The bundle is not changed.
 
     Args:
-        folder: the bundle, which was just opened or sealed.
-        manifest: its manifest.
-        targets: the targets to call. Those without tactics are left out.
-        seconds: the time limit of the calls of the first target; others have half of it each.
-        known: problems that are not measured again.
-        frozen: whether nothing is measured, and a target fails if it meets a problem that is not known.
+        folder: the folder of the bundle, which was just opened or sealed.
+        manifest: the manifest of the bundle.
+        targets: the targets to call. Targets without tactics are left out.
+        seconds: the time limit for the calls of the first target. Each other target gets half of this time.
+        known: the problems that are not measured again.
+        frozen: whether to measure nothing, and to let a target fail if it encounters a problem that is not in `known`.
 
     Raises:
         UpstreamError: the process cannot be started.
-        RefusedError: it wrote something other than tactics.
+        RefusedError: the process wrote something other than tactics.
     """
     tuned = [target for target in targets if has_tactics(manifest, target)]
     if not tuned:
@@ -118,10 +119,10 @@ def measure(
 
 
 def read(path: Path) -> Problems:
-    """Reads the tactics of a file. A missing file has none.
+    """Reads tactics from a file. Returns no tactics if the file is missing.
 
     Raises:
-        RefusedError: the file is damaged, or of another version.
+        RefusedError: the file is damaged, or has a different format version.
     """
     if not path.is_file():
         return {}
@@ -138,7 +139,7 @@ def read(path: Path) -> Problems:
 
 
 def _checked(problems: Any) -> Problems:
-    """Returns the content of a file after a look at each of its values. One that is not as it should be is an error."""
+    """Validates every value of a parsed file and returns the problems. Raises an error for an invalid value."""
     found: Problems = {}
     for family, sizes in problems.items():
         for size, times in sizes.items():
@@ -150,7 +151,7 @@ def _checked(problems: Any) -> Problems:
 
 
 def write(path: Path, problems: Problems) -> None:
-    """Writes tactics to a file that the op libraries read: sizes ascending, the fastest tactic first."""
+    """Writes tactics to a file that the op libraries read, with ascending sizes and the fastest tactic first."""
     ordered = {
         family: {
             size: dict(sorted(tactics.items(), key=lambda one: one[1]["us"]))
@@ -162,26 +163,26 @@ def write(path: Path, problems: Problems) -> None:
 
 
 def merged(old: Problems, new: Problems) -> Problems:
-    """Returns all tactics of both, those of `new` where both have the same problem at the same size."""
+    """Merges tactics. Where both have the same problem at the same size, keeps the tactics of `new`."""
     return {family: {**old.get(family, {}), **new.get(family, {})} for family in old | new}
 
 
 def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
-    """Calls the targets of a bundle in this process, and writes to the file `told` how far it is."""
+    """Calls the targets of a bundle in this process, and writes the progress to the file `told`."""
     folder = Path(bundle)
     manifest = read_manifest(folder)
     contract = manifest.contract
     sizes = ladder(contract, example_sizes(contract))
     state: dict[str, dict[str, Any]] = {"calls": {}, "left": {}, "failures": {}}
     for target in targets:
-        # A later target has mostly the problems of an earlier one, which are measured already.
+        # A later target shares most problems with an earlier one, and these are measured already.
         end = time.monotonic() + float(seconds) * (0.5 if state["calls"] else 1.0)
         state["calls"][target] = state["left"][target] = 0
         Path(told).write_text(json.dumps(state), encoding="utf-8")
         try:
             model = load_target(folder, manifest, target)
             for one in sizes:
-                # A model that works at other sizes may lack memory, but not a tactic that is required.
+                # After a successful call, a failure is taken for lack of memory, unless every tactic must be known.
                 any_failure = state["calls"][target] > 0 and os.environ.get("FUSECONV_TIMING") != "known"
                 if time.monotonic() < end and has_memory(model, contract, one, any_failure=any_failure):
                     state["calls"][target] += 1

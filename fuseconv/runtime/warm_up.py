@@ -1,7 +1,7 @@
-"""Calls a model when it is loaded, so that its user's first calls are as fast as later ones.
+"""Warms up a loaded model, so that the user's first calls are as fast as later calls.
 
-CUDA loads a kernel when it is first launched, which takes milliseconds, and a model launches other kernels at
-other sizes. TorchScript compiles a graph in its second call.
+CUDA loads each kernel at its first launch, which takes milliseconds, and a model launches different kernels at
+different sizes. TorchScript compiles a graph during the second call.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fuseconv.errors import UpstreamError, is_out_of_memory
 
 
 def warm_up(model: Callable[..., Any], contract: Contract, seconds: float) -> int:
-    """Calls a model at sizes through the ranges of its contract, small ones first, and frees the memory that it took.
+    """Calls a model at sizes across the ranges of its contract, small sizes first, and then frees the unused memory.
 
-    It stops early when the time is over or memory runs out. The random numbers of the caller do not change.
+    Stops early when the time is up or memory runs out. The caller's random state does not change.
 
     Args:
-        model: what is called with the inputs of the contract.
-        contract: the inputs.
-        seconds: the time after which no further call begins.
+        model: the model, called with the inputs of the contract.
+        contract: the contract of the model.
+        seconds: the time limit, after which no further call begins.
 
     Returns:
         The number of calls.
 
     Raises:
-        UpstreamError: a call failed for another reason than memory.
+        UpstreamError: the first call failed for a reason other than lack of memory.
     """
     end = time.monotonic() + seconds
     sizes = sorted(ladder(contract, example_sizes(contract)), key=lambda one: math.prod(one.values()))
@@ -52,16 +52,17 @@ def warm_up(model: Callable[..., Any], contract: Contract, seconds: float) -> in
 def has_memory(
     model: Callable[..., Any], contract: Contract, sizes: Mapping[str, int], *, any_failure: bool = False
 ) -> bool:
-    """Calls a model once with random inputs. Returns whether memory sufficed for the inputs and for the call.
+    """Calls a model once with random inputs. Returns whether memory sufficed for the inputs and the call.
 
     Args:
-        model: what is called with the inputs of the contract.
-        contract: the inputs.
-        sizes: the sizes of its dims.
-        any_failure: whether any failure is taken for lack of memory. AOTInductor does not say why a call failed.
+        model: the model, called with the inputs of the contract.
+        contract: the contract of the model.
+        sizes: the size of each dim of the contract.
+        any_failure: whether to treat any failure as lack of memory. AOTInductor does not say why a call failed.
 
     Raises:
-        UpstreamError: the call failed for another reason. RuntimeError: the same, of the device; it stays.
+        UpstreamError: the call failed for a reason other than lack of memory.
+        RuntimeError: the device failed for a reason other than lack of memory, and stays unusable.
     """
     try:
         model(*draw(contract, sizes, seed=0))
