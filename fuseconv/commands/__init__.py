@@ -1,1 +1,1 @@
-"""One file per command. `fuseconv.cli` imports it when the command is called."""
+"""Contains one module per command. `fuseconv.cli` imports a module when its command is called."""

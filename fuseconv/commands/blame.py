@@ -108,7 +108,7 @@ def blame(
 
 
 def _beside(model: Path) -> Path:
-    """Returns the default folder of the repros: next to the model or the bundle."""
+    """Returns the default folder for the scripts that reproduce differences: next to the model or bundle."""
     path = model.absolute()
     return path.with_name(f"{path.name if path.is_dir() and not (path / MANIFEST).is_file() else path.stem}.blame")
 
@@ -120,7 +120,7 @@ def _error(found: Blame, model: Path) -> FuseconvError | None:
         fix = f"run `python {first.repro}`, which exits with 1 while the difference exists" if first.repro else ""
         several = f"{len(found.faults)} causes; first: " if len(found.faults) > 1 else ""
         return ParityError(f"{several}{first.sentence}", where=where, fix=fix)
-    if found.unable and (is_bundle or not found.compared):  # a model may have targets that cannot express it
+    if found.unable and (is_bundle or not found.compared):  # for a model, some targets may be unable to express it
         reasons = "; ".join(f"{target}: {reason}" for target, reason in found.unable.items())
         return UnsupportedError(f"targets could not be compared: {reasons}", where=where, fix="see the reasons")
     return None

@@ -1,4 +1,4 @@
-"""Renders what is to blame for a difference as text."""
+"""Renders the verdicts of `fuseconv blame` as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_blame(console: Console, found: Blame, *, everything: bool) -> None:
-    """Prints the verdicts, and with `everything` the error at each border."""
+    """Prints the verdicts. With `everything`, first prints the error at each border of a module or match."""
     if everything:
         _print_growth(console, found)
         console.print()
@@ -29,7 +29,7 @@ def print_blame(console: Console, found: Blame, *, everything: bool) -> None:
 
 
 def print_faults(console: Console, found: Blame, command: str) -> None:
-    """Prints the verdicts of a conversion that failed, and the command that writes the scripts."""
+    """Prints the verdicts of a failed conversion, and the command that writes scripts to reproduce the differences."""
     for verdict in found.faults:
         for line in verdict_lines(verdict):
             if not line.startswith("  repro"):
@@ -40,7 +40,7 @@ def print_faults(console: Console, found: Blame, command: str) -> None:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """Returns a verdict as lines: what, where, the error, and the script that shows it."""
+    """Formats a verdict as lines: the cause, its place, the error, and the script that reproduces the difference."""
     border = verdict.border
     lines = {"target": ", ".join(verdict.targets) or "all of them: it differs before a target is written"}
     if border is not None:

@@ -1,4 +1,4 @@
-"""What a shell completes after `eval "$(_FUSECONV_COMPLETE=bash_source fuseconv)"`. Nothing here imports torch."""
+"""Completes words in a shell after `eval "$(_FUSECONV_COMPLETE=bash_source fuseconv)"`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def complete(command: click.Command, instruction: str) -> int:
-    """Answers the shell, and returns the exit status: `bash_source` prints the script, `bash_complete` the words.
+    """Executes an instruction of the shell, and returns the exit status.
 
-    While a command is still being typed it may be wrong, so that an error means that there is nothing to complete.
+    `bash_source` prints the completion script, and `bash_complete` prints the possible words. A command that is still
+    being typed may be invalid, so an error means only that there is nothing to complete.
     """
     try:
         return shell_complete(command, {}, "fuseconv", VARIABLE, instruction)
@@ -34,11 +35,11 @@ def complete(command: click.Command, instruction: str) -> int:
         return lost.exit_status
 
 
-class _Path(FuncParamType):  # type: ignore[type-arg]  # it takes one only from click 8.5 on
-    """A path, for which the shell completes the names of files."""
+class _Path(FuncParamType):  # type: ignore[type-arg]  # generic only from click 8.5 on
+    """A path parameter, for which the shell completes file names."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002 - click's signature
-        """Leaves it to the shell."""
+        """Leaves the completion of file names to the shell."""
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -46,7 +47,7 @@ PATH = _Path(Path)
 
 
 def words(names: Iterable[str]) -> Completer:
-    """Returns the completer of an option that takes one of these words."""
+    """Returns the completer for an option that takes one of these words."""
 
     def completed(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -55,7 +56,7 @@ def words(names: Iterable[str]) -> Completer:
 
 
 def lists(names: Iterable[str]) -> Completer:
-    """Returns the completer of an option that takes some of these words, separated by commas."""
+    """Returns the completer for an option that takes several of these words, separated by commas."""
 
     def completed(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -66,7 +67,7 @@ def lists(names: Iterable[str]) -> Completer:
 
 
 def rule_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the name of a rule: of the file in `--rules` if it was typed, else of those that come with fuseconv."""
+    """Completes the name of a rule in the file of `--rules`, or by default in the rules that come with fuseconv."""
     from fuseconv.rulebook import own_rules
 
     rules = own_rules.load_rules(context.params.get("rules"))

@@ -1,4 +1,4 @@
-"""`fuseconv convert-many`: converts a list of models, each in a process of its own."""
+"""`fuseconv convert-many`: converts a list of models, each in a separate process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_LISTED = frozenset(("output", "json", "quiet", "verbose", "debug", "dry-run"
 
 
 class ModelsError(FuseconvError):
-    """Models of a list could not be converted."""
+    """One or more models of a list could not be converted."""
 
     code = "models"
     exit_status = 1

@@ -1,4 +1,4 @@
-"""The demonstration: converts a pretrained sentence-embedding model, verifies the bundle, loads it and uses it."""
+"""The demonstration: finds a pretrained sentence-embedding model, and compares its targets with the original."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Embedded:
     """The result of one target.
 
     Attributes:
-        target: the name of the target; `eager` is the original model.
-        milliseconds: the median latency of one batch of the sentences.
-        cosine: the smallest cosine similarity of an embedding with that of the original.
+        target: the name of the target. `eager` is the original model.
+        milliseconds: the median latency of one batch with all sentences.
+        cosine: the smallest cosine similarity between an embedding and the original model's embedding.
     """
 
     target: str
@@ -40,7 +40,7 @@ class Embedded:
 
 
 def model_folder() -> Path:
-    """Returns the Hugging Face folder in the package without importing the package, which has more dependencies.
+    """Finds the Hugging Face folder in the package. Does not import the package, which has further dependencies.
 
     Raises:
         UsageError: the package is not installed.
@@ -53,7 +53,7 @@ def model_folder() -> Path:
 
 
 def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, torch.Tensor]:
-    """Returns input_ids, attention_mask and token_type_ids, each i64[sentences, longest]."""
+    """Tokenizes sentences. Returns input_ids, attention_mask and token_type_ids, each i64[sentences, longest]."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -68,7 +68,7 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq] and normalizes them. Returns f64."""
-    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that the cosine has only the error of the model
+    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # in f64, so that only the model adds error
     mean = (hidden * weights).sum(1) / weights.sum(1)
     return torch.nn.functional.normalize(mean, dim=-1)
 
@@ -83,7 +83,7 @@ def original(folder: Path, device: str) -> Any:
 
 
 def embed(bundle: Path, targets: Sequence[str], device: str = "cpu") -> tuple[Embedded, ...]:
-    """Loads each target of the bundle, embeds the sentences, and compares speed and embeddings with the original."""
+    """Loads each target of a bundle, embeds the sentences, and compares the speed and embeddings with the original."""
     folder = model_folder()
     inputs = tokenize(folder, SENTENCES, device)
     models: Mapping[str, Any] = {

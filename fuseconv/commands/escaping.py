@@ -1,4 +1,4 @@
-"""A render hook for rich that escapes control characters in everything that is printed."""
+"""Defines a render hook for rich that escapes control characters in everything that is printed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fuseconv.errors import printable
 
 
 class Escaping(RenderHook):
-    """A hook for `Console.push_render_hook`."""
+    """Escapes control characters. Install it with `Console.push_render_hook`."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Returns the renderables with control characters escaped."""
+        """Wraps renderables so that their control characters are escaped."""
         return [_Escaped(one) for one in renderables]
 
 

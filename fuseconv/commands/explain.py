@@ -1,4 +1,4 @@
-"""`fuseconv explain`: shows per rule what matched, what nearly matched, and why not."""
+"""`fuseconv explain`: shows for each rule what matched, what nearly matched, and why it did not match."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def explain(
 
 
 def _given(flags: Mapping[str, str]) -> list[str]:
-    """Returns the flags of the parameters that were given on the command line."""
+    """Returns the flags that were given on the command line, from a map of parameter names to flags."""
     context = click.get_current_context()
     return [flag for name, flag in flags.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -1,4 +1,4 @@
-"""The packages that only some commands need: an error names the extra that installs them."""
+"""Guards imports of packages that only some commands need. If one is missing, the error names the extra to install."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fuseconv.errors import UpstreamError
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Imports in this context what an extra of the package installs.
+    """Returns a context in which packages of an extra are imported.
 
     Raises:
-        UpstreamError: one of the packages is not installed.
+        UpstreamError: a package is not installed. The error names the extra.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The commands that a user would run after one that succeeded, as they are typed in a shell."""
+"""Suggests the commands that a user would run next, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from click.core import ParameterSource
 from fuseconv.commands.options import reading
 
 READING = frozenset({*inspect.signature(reading).parameters, "rules"})
-"""The parameters of the options for reading a model and its rules."""
+"""The names of the parameters for reading a model and its rules."""
 
 
 def after_convert(bundle: Path) -> tuple[str, ...]:
-    """Returns what is done with a new bundle: verify it, run it, load it."""
+    """Returns the commands for a new bundle: verify the bundle, run it, and load it."""
     name = str(bundle)
     inputs = click.get_current_context().params["inputs_file"] or "inputs.safetensors"
     loaded = f"import fuseconv; model = fuseconv.load({json.dumps(name)})"
@@ -30,12 +30,12 @@ def after_convert(bundle: Path) -> tuple[str, ...]:
 
 
 def after_match(model: Path, plan: Path) -> tuple[str, ...]:
-    """Returns what is done with a plan: execute it on the model, which is read in the same way."""
+    """Returns the command that executes a new plan on the model, with the same options for reading the model."""
     return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
 
 
 def after_draft(model: Path, path: Path, rule: str, *, is_pack: bool) -> tuple[str, ...]:
-    """Returns what is done with a drafted rule: build and test its op, check the rule, and see where it applies."""
+    """Returns the commands for a drafted rule: build and test its op, check the rule, and see where it applies."""
     trusted = ("--trust", "code") if is_pack else ()
     given = _given(READING - {"rules"})
     trusted_here = trusted if "code" not in click.get_current_context().params["trust"] else ()
@@ -46,12 +46,12 @@ def after_draft(model: Path, path: Path, rule: str, *, is_pack: bool) -> tuple[s
 
 
 def after_failure(model: Path) -> str:
-    """Returns the command that finds why a conversion failed, and writes a script that shows it."""
+    """Returns the command that finds out why a conversion failed, and writes a script that reproduces the failure."""
     return shlex.join(("fuseconv", "blame", str(model), *_given(READING | {"without", "target", "plan", "allow"})))
 
 
 def _given(names: Collection[str] = READING) -> list[str]:
-    """Returns the options with these names that were given on the command line."""
+    """Returns the options that were given on the command line, if their parameters are in `names`."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = str(option.name)

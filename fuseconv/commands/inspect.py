@@ -88,7 +88,7 @@ def _signature(contract: Contract) -> str:
 
 
 def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
-    """Returns the times of the targets, the fastest first."""
+    """Returns the times of the targets, fastest first."""
     return [] if manifest.tuned is None else [(name, manifest.tuned.speeds[name]) for name in manifest.tuned.fastest()]
 
 

@@ -1,4 +1,4 @@
-"""How a command was called, for the manifest: its options without the folders of this machine, and the Git revision."""
+"""Records how a command was called for the manifest: options without this machine's folders, and the Git revision."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from click.core import ParameterSource
 from fuseconv.bundle.invocation import Invocation
 
 _NOT_RECORDED = ("output", "lock", "verbose", "quiet")
-"""The parameters that change nothing in a bundle."""
+"""The parameters that do not affect the content of a bundle."""
 
 
 def invocation() -> Invocation:
-    """Returns how the current command was called, with the options that pyproject.toml gives."""
+    """Returns how the current command was called, including the options from pyproject.toml."""
     context = click.get_current_context()
     words = ["fuseconv", str(context.command.name)]
     for parameter in context.command.params:
@@ -41,7 +41,7 @@ def _words(parameter: click.Parameter, value: Any) -> Iterator[str]:
 
 
 def _without_folders(name: str, value: Any) -> str:
-    """Returns a value as text, of a path only its last part: the folders belong to this machine."""
+    """Converts a value to text. Keeps only the last part of a path, because folders are specific to this machine."""
     if isinstance(value, Path):
         return value.absolute().name
     if name == "factory":  # folder/file.py:name
@@ -51,7 +51,7 @@ def _without_folders(name: str, value: Any) -> str:
 
 
 def _revision() -> str | None:
-    """Returns the commit that is checked out in the working directory, if Git knows one. Runs no hook or filter."""
+    """Returns the Git commit of the working directory. None if there is none. Runs no Git hook or filter."""
     git = shutil.which("git")
     if git is None:
         return None

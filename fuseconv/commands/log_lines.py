@@ -1,4 +1,4 @@
-"""The log of a server on stderr: one line per event, as text or as one JSON object."""
+"""Writes the log of a server to stderr: one line per event, as text or as a JSON object."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from logging.handlers import QueueHandler, QueueListener
 from fuseconv.commands.streams import is_quiet, tell
 
 MOST = 10_000
-"""The maximum number of lines that wait for the reader of stderr. Further ones are dropped."""
+"""The maximum number of lines that wait for the reader of stderr. Further lines are dropped."""
 
 NAMES = ("fuseconv.serving", "uvicorn.error")
 
 
 class _Lines(logging.Handler):
-    """Writes records whose message may be an `Event` of serving, which has `fields`."""
+    """Writes log records. A record's message may be text, or an `Event` of `fuseconv.serving` with `fields`."""
 
     def __init__(self, level: int, as_json: bool) -> None:
         super().__init__(level)
@@ -38,13 +38,13 @@ class _Lines(logging.Handler):
 
 
 class _Queued(QueueHandler):
-    """Hands records to another thread: a reader of stderr that is slow must not keep requests waiting."""
+    """Passes records to another thread, so that a slow reader of stderr does not delay requests."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(queue.Full):  # nobody reads
+        with suppress(queue.Full):  # the reader of stderr is too slow
             self.queue.put_nowait(record)
 
 
@@ -53,8 +53,8 @@ def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
     """Writes the log of a server to stderr while the context is open.
 
     Args:
-        as_json: whether a line is a JSON object.
-        everything: whether requests that succeed are logged. With `-q` only those are that fail on the server's side.
+        as_json: whether each line is a JSON object.
+        everything: whether successful requests are logged too. With `-q`, only failures of the server are logged.
     """
     level = logging.ERROR if is_quiet() else logging.INFO if everything else logging.WARNING
     handler = _Queued(queue.Queue(MOST))

@@ -1,4 +1,4 @@
-"""The options for several methods: which are converted, with which inputs, and which one of a bundle is meant."""
+"""Defines the options for several methods: which methods to convert, with which inputs, and which method to use."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ method_option = click.option(
 
 
 def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, Options]:
-    """Returns how to read each method, from the options for reading a model.
+    """Splits the options for reading a model by method.
 
     Args:
         methods: the values of `--method`.
-        source: the options for reading a model, whose inputs, ranges and state are preceded by the name of a method.
+        source: the options for reading a model. Each input, range and state starts with the name of a method.
+
+    Returns:
+        The options for reading each method, by the method's name.
 
     Raises:
-        UsageError: a name is given twice or is not one for a method, or an option does not name a method.
+        UsageError: a name is given twice or is not a valid method name, or an option does not name a method.
     """
     pairs = [(name, attribute or name) for name, _, attribute in (one.partition("=") for one in methods)]
     names = [name for name, _ in pairs]
@@ -73,10 +76,13 @@ def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[st
 
 
 def check_unused(options: Mapping[str, object]) -> None:
-    """Checks that options which are for a model with one method are not given. The keys are the flags.
+    """Checks that no option is given that applies only to a model with one method.
+
+    Args:
+        options: the value of each such option, by its flag.
 
     Raises:
-        UsageError: one is given.
+        UsageError: such an option is given.
     """
     for flag, value in options.items():
         if value:
@@ -84,7 +90,7 @@ def check_unused(options: Mapping[str, object]) -> None:
 
 
 def chosen(bundle: Path, method: str | None) -> Path:
-    """Returns the folder of a method, or the bundle if no method is named.
+    """Returns the folder of a bundle's method, or the bundle itself if no method is named.
 
     Raises:
         UsageError: the bundle does not have the method.

@@ -1,4 +1,4 @@
-"""Numbers on the command line."""
+"""Defines the type of numbers on the command line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range, as click.FloatRange, which lets NaN through and infinity where there is no maximum."""
+    """A finite number in a range. click.FloatRange alone accepts NaN, and infinity if there is no maximum."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number. One that is not in the range, or not finite, is an error of usage."""
+        """Parses the number. A number outside of the range, or one that is not finite, is a usage error."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

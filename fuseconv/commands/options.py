@@ -1,4 +1,4 @@
-"""Options shared by several commands, and their conversion to `sources.Options`."""
+"""Defines the options that several commands share, and converts them to `sources.Options`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OptionalPath = TypeVar("OptionalPath", Path, Path | None)
 
 
 def existing(_context: click.Context, _argument: click.Parameter, path: OptionalPath) -> OptionalPath:
-    """Checks the path of a model or a file, if it is given, before torch is imported, which takes seconds.
+    """Checks the path of a model or file, if given, before the import of torch, which takes seconds.
 
     Raises:
         FileError: the path does not exist.
@@ -37,7 +37,7 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Optional
 
 
 def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
-    """Checks the output path of a bundle before torch is imported.
+    """Checks the output path of a bundle before the import of torch.
 
     Raises:
         UsageError: the path is not UTF-8.
@@ -48,11 +48,11 @@ def named(_context: click.Context, _argument: click.Parameter, path: Path | None
 
 
 def writable(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    """Checks the path of a file that is to be written, before any work is done for it.
+    """Checks the path of an output file before any work starts.
 
     Raises:
-        FileError: it is a folder, or does not lie in one.
-        UsageError: it is not UTF-8.
+        FileError: the path is a folder, or its parent is not a folder.
+        UsageError: the path is not UTF-8.
     """
     check_text(path)
     if path.is_dir():
@@ -168,14 +168,14 @@ def _target(_context: click.Context, _argument: click.Parameter, name: str | Non
 
 
 def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names in the words, which are names or lists of names separated by commas."""
+    """Splits the words, which are target names or comma-separated lists of names, into names and checks the names."""
     names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
     check_known(names)
     return names
 
 
 def named_targets(default: str) -> Callable[[F], F]:
-    """Returns the option for several targets. `default` says which ones there are if it is not given."""
+    """Returns an option for several targets. `default` describes the default targets in the help text."""
     text = f"{TARGET_NAMES}; several are separated by commas, or the option is repeated. [default: {default}]"
     return click.option(
         "--target", multiple=True, metavar="NAMES", callback=_targets, shell_complete=lists(TARGETS), help=text
@@ -245,7 +245,7 @@ def reading(
 
 
 def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
-    """Reads the rules if they are named, so that an error in them is reported before torch is imported.
+    """Reads the rules if the user names any, so that an error in a rule is reported before the import of torch.
 
     Raises:
         RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.

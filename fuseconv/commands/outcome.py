@@ -1,4 +1,4 @@
-"""The result of a command: values for --json, a text rendering, and the exit status."""
+"""Defines the result of a command: the values for --json, a text rendering, and the error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Outcome:
     """The result of a command.
 
     Attributes:
-        result: plain JSON values.
+        result: the result as plain JSON values.
         render: prints the result as text on stdout.
-        error: the error, if the command failed after it had a result, such as a parity table with a failing row. Else
-            None.
-        quiet: whether only an error is printed as text.
-        following: the commands that a user would run next, shown if there was no error.
+        error: the error of a command that failed although it has a result, such as a parity table with a failing row.
+            None if the command succeeded.
+        quiet: whether text output is limited to the error.
+        following: the commands that a user would run next. They are shown if there is no error.
     """
 
     result: Mapping[str, Any]

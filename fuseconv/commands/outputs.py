@@ -1,4 +1,4 @@
-"""Writes the outputs of a call to a file: .npz, or safetensors."""
+"""Writes the outputs of a call to an .npz or safetensors file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fuseconv.errors import UsageError
 
 
 def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Writes named tensors on the CPU. The suffix of the path is the format.
+    """Writes named CPU tensors to a file. Uses .npz if the path has this suffix, otherwise safetensors.
 
     Raises:
         OSError: the file cannot be written.
-        UsageError: the format has no such dtype.
+        UsageError: the format does not support the dtype of a tensor.
     """
     path.write_bytes(_npz(outputs, path) if path.suffix == ".npz" else save(dict(outputs)))
 
 
 def _npz(outputs: Mapping[str, torch.Tensor], path: Path) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez has parameters of its own, whose names outputs may have
+    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez's own parameters could clash with output names
         for name, value in outputs.items():
             try:
                 array = value.numpy()

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line per step with its duration, and a spinner if stderr is a terminal. Nothing with `-q`."""
+"""Shows progress on stderr, unless `-q` is given: a line per step with its duration, and a spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuseconv.commands.streams import is_quiet, tell_styled
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
-    """Shows a step while it runs, and its duration when it has finished."""
+    """Returns a context that shows a step while the step runs, and its duration afterwards."""
     if is_quiet():
         yield
         return

@@ -1,4 +1,4 @@
-"""`fuseconv report`: shows what is in a bundle, or in two side by side, as one HTML file."""
+"""`fuseconv report`: writes an HTML file that shows one bundle, or two bundles side by side."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def report(bundles: tuple[Path, ...], method: str | None, output: Path | None, b
 
 
 def _folders(bundle: Path) -> list[Path]:
-    """Returns the folder of each method of a bundle, or the bundle if it is of one method."""
+    """Returns the folders of a bundle's methods, or the bundle itself if it is a bundle of one method."""
     if not has_methods(bundle):
         return [bundle]
     return [method_folder(bundle, name) for name in open_methods(bundle).methods]
 
 
 def _absent(shown: Sequence[Described]) -> dict[str, str]:
-    """Returns what is not in the report because a bundle does not have it, with what to do."""
+    """Returns the parts that the report lacks because a bundle does not contain them, each with how to get the part."""
     absent = {
         "no graph before": ([one.name for one in shown if one.captured is None], "convert the model again"),
         "no graph after": ([one.name for one in shown if one.fused is None], "convert with the target export too"),

@@ -1,4 +1,4 @@
-"""Renders results as text, except times (`speeds`). Values for --json come from the result classes."""
+"""Renders results as text, except times, which `speeds` renders. Values for --json come from the result classes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from fuseconv.rulebook.rule import Rule
 
 MOST_REASONS = 3
-"""The maximum number of reasons shown for the rejected matches of a rule."""
+"""The maximum number of reasons that are shown for a rule's rejected matches."""
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
-    """Prints the number of applications of each rule, by stage."""
+    """Prints for each stage and rule the number of matches and of nodes."""
     if not plan.applied:
         console.print("no rule applies")
         return
@@ -53,15 +53,15 @@ def print_fusions(console: Console, plan: Plan) -> None:
 
 
 def print_plan(console: Console, plan: Plan, path: Path) -> None:
-    """Prints the fusions of a plan and the path of the plan."""
+    """Prints the fusions in a plan, and the path of the plan."""
     print_fusions(console, plan)
     console.print(f"\n{len(plan.applied)} steps in {path}", highlight=False)
 
 
 def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
-    """Prints, per rule file, where each rule is applied, where it is rejected and why, and its nearest miss.
+    """Prints for each rule, grouped by rule file, what is applied, what is rejected and why, and the nearest miss.
 
-    Matches that differ only in their layer share a line, unless `everything` is set.
+    Rejected matches that differ only in their layer share a line, unless `everything` is set.
     """
     silent = [rule for rule in told.rules if not (rule.applied or rule.left_alone or rule.near_miss)]
     families: dict[str, list[Explained]] = {}
@@ -161,7 +161,7 @@ def print_methods(console: Console, done: MethodsConversion) -> None:
 
 
 def _print_shortfall(console: Console, conversion: Conversion) -> None:
-    """Prints the targets that were left out and why, the limitations of runtimes, and the cases that were not run."""
+    """Prints the targets that were left out and why, the limits of the runtimes, and the cases that were not run."""
     lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]
     limits: dict[tuple[str, str], list[Limit]] = {}
     for limit in conversion.limits:
@@ -177,7 +177,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
 
 
 def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
-    """Returns for each target whether all rows pass, and the largest absolute difference in ordinary cases."""
+    """Returns for each target whether all its rows pass, and its largest absolute error in ordinary cases."""
     from fuseconv.parity.report import telling
 
     worst: dict[str, tuple[bool, float]] = {}
@@ -188,7 +188,7 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
 
 
 def print_parity(console: Console, report: Report, *, everything: bool = False) -> None:
-    """Prints one row per target, or every row of a report, and the reasons of those that fail."""
+    """Prints one row per target, or with `everything` every row, and the reasons of the failing rows."""
     columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
     table = Table(*columns, numbers=columns[4:])
     for row in report.rows if everything else report.by_target():
@@ -197,7 +197,9 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
         state = Text("limit", style="yellow") if row.limit and not one.ok else mark(one.ok)
         table.add(row.target, row.case, row.output, state, *(f"{error:.1e}" for error in errors))
     console.print(table)
-    failing = sorted((row for row in report.rows if not row.row.ok), key=lambda row: row.ok)  # limitations come last
+    failing = sorted(
+        (row for row in report.rows if not row.row.ok), key=lambda row: row.ok
+    )  # limits of runtimes come last
     for row in failing if everything else {row.target: row for row in reversed(failing)}.values():
         said = "limit of " if row.limit else ""
         line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
@@ -210,9 +212,9 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
 
 
 def print_matrix(console: Console, matrix: Matrix) -> None:
-    """Prints one row per target and one column per runtime: max abs error against the original, or "unavailable".
+    """Prints a table with a row per target and a column per runtime, and the reasons of unavailable and failing cells.
 
-    The reasons are listed below the table, with the cells to which they apply.
+    A cell shows the largest absolute error against the original, or "unavailable".
     """
     table = Table(matrix.device, "Python", "C++")
     cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
@@ -246,7 +248,7 @@ def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
 
 
 def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, FuseconvError]]) -> None:
-    """Prints every reason once, with the cells to which it applies."""
+    """Prints each reason once, with the names of the cells to which it applies."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, error in reasons:
         groups.setdefault((error.what, error.fix), []).append(name)
@@ -278,7 +280,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 
 
 def print_rule(console: Console, rule: Rule) -> None:
-    """Prints one rule as written in its file: alternatives, conditions, replacement, and the fragments they use."""
+    """Prints one rule as written in its file: the alternatives of its pattern, its conditions, and its replacement."""
     console.print(Text(rule.name, style="bold").append(f"  ({rule.stage})\n{rule.doc}\n", style="not bold"))
     match = rule.written.get("match", [])
     written = [match] if match and isinstance(match[0], str) else match
@@ -297,7 +299,7 @@ def print_rule(console: Console, rule: Rule) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
-    """Prints one line per check with its result and details, then the number of rules by result."""
+    """Prints one line per check with its result and details, and then the number of rules by result."""
     from fuseconv.proof.check_row import summary
 
     table = Table("", "rule", "example", "result")
@@ -344,7 +346,7 @@ def _parity_cells(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Prints the findings about a machine or a bundle, with the fix for what is missing."""
+    """Prints the findings about a machine or a bundle, with a fix for each failed check."""
     table = Table("", "what", "found", "fix")
     for finding in findings:
         state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")

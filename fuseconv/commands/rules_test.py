@@ -1,4 +1,4 @@
-"""`fuseconv rules test`: shows where the rules of a file apply in a model, again after each save."""
+"""`fuseconv rules test`: shows where the rules of a file apply in a model, and repeats this after each save."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_REASONS = 3
 """The maximum number of misses that are shown per rule."""
 
 INTERVAL = 0.3
-"""The seconds between two looks at the files."""
+"""The polling interval for changed files, in seconds."""
 
 
 @click.command(cls=Configured, short_help="Show where a rule file applies in a model, on every save.")
@@ -49,7 +49,7 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
         raise UsageError("--json prints one result", where="--json", fix="add --once")
     from fuseconv.rulebook.own_rules import load_rules
 
-    known = load_rules(file) if once else None  # an error in it is reported before torch is imported
+    known = load_rules(file) if once else None  # reports an error in the file before the import of torch
 
     with imports():
         from fuseconv.pipeline.rule_test import RuleTest, watched
@@ -57,14 +57,14 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
     tester = RuleTest(model, options, shown)
     if once:
         return _outcome(tester.run(file, known), file)
-    with suppress(KeyboardInterrupt):  # how a user ends it
+    with suppress(KeyboardInterrupt):  # the user ends the loop with Ctrl-C
         for _ in changes(lambda: _stamps(watched(file))):
             streams.say(_text(lambda: tester.run(file)))
     return Outcome({}, lambda _: None, quiet=True)
 
 
 def changes(stamps: Callable[[], object]) -> Iterator[None]:
-    """Yields at once, and then whenever the stamps differ from those before."""
+    """Yields once immediately, and then each time the stamps have changed."""
     before = stamps()
     yield
     while True:
@@ -75,13 +75,13 @@ def changes(stamps: Callable[[], object]) -> Iterator[None]:
 
 
 def _stamps(files: tuple[Path, ...]) -> list[tuple[str, int, int]]:
-    """Returns the times and sizes of the files that are there: an editor may replace a file when it saves it."""
+    """Returns the time and size of each existing file. A file may be missing while an editor replaces it."""
     found = [(str(file), file.stat()) for file in files if file.exists()]
     return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in found]
 
 
 def _text(run: Callable[[], Tested]) -> str:
-    """Returns the result of a test, or the error in the file, which the next save may correct."""
+    """Runs a test and formats its result, or the error in the file, which the next save may correct."""
     try:
         lines = [line for rule in run().rules for line in lines_of(rule)]
     except FuseconvError as error:
@@ -90,7 +90,7 @@ def _text(run: Callable[[], Tested]) -> str:
 
 
 def lines_of(rule: Explained) -> list[str]:
-    """Returns the lines for a rule: its matches, and the reasons of its misses, those that differ in the layer once."""
+    """Formats a rule's matches and the reasons of its misses. Misses that differ only in their layer share a line."""
     from fuseconv.matching.explanation import alike
 
     count = len(rule.applied)

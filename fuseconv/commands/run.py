@@ -16,11 +16,11 @@ from fuseconv.errors import UsageError
 from fuseconv.processes.imports import imports
 
 FORMATS = (".safetensors", ".npz", "")
-"""The suffixes of the files of outputs. A file without one has safetensors."""
+"""The allowed suffixes of output files. A file without a suffix is a safetensors file."""
 
 
 def _writable(context: click.Context, argument: click.Parameter, path: Path) -> Path:
-    """Checks the path of the outputs, and that its suffix is that of a format."""
+    """Checks that the output path is writable and that its suffix is a supported format."""
     if path.suffix not in FORMATS:
         what = f"the outputs cannot be written as {path.suffix}"
         raise UsageError(what, where=str(path), fix=f"use a name with {' or '.join(filter(None, FORMATS))}")
@@ -62,7 +62,7 @@ def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, targe
         from fuseconv.contract.inputs import from_file
         from fuseconv.runtime.model import load
 
-    model = load(folder, target=target, cuda_graphs=False)  # a capture does not pay off for one call
+    model = load(folder, target=target, cuda_graphs=False)  # a capture does not pay for one call
     tensors = from_file(inputs_file, model.contract)
     returned = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (returned,) if len(model.contract.outputs) == 1 else tuple(returned)

@@ -19,7 +19,7 @@ from fuseconv.serving.names import named_bundle
 
 
 def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> dict[str, Path]:
-    """Returns the bundle of each name. A path without a name is named like its folder, without `.fuseconv`."""
+    """Parses `[NAME=]PATH` words. The name of a path without a name is its folder's name without `.fuseconv`."""
     bundles: dict[str, Path] = {}
     for word in words:
         name, folder = named_bundle(word)

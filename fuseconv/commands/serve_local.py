@@ -1,4 +1,4 @@
-"""`fuseconv serve --local`: one process on uvicorn."""
+"""`fuseconv serve --local`: serves bundles from this process with uvicorn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def serve_here(how: How, swap_from: Path | None, *, as_json: bool, log_requests: bool) -> Outcome:
-    """Serves until the process is told to stop. Returns the summary. Raises the errors of loading and listening."""
+    """Serves until a signal stops the process, and returns a summary. Raises the errors of loading and listening."""
     with needs_extra("serve"), imports():
         from fuseconv.serving import server
         from fuseconv.serving.app import application
@@ -56,7 +56,7 @@ def _described(model: Served) -> str:
 
 
 def _summary(service: Service, seconds: float) -> dict[str, Any]:
-    """Returns what a server did, as plain JSON values."""
+    """Summarizes what the server did, as plain JSON values."""
     models = {name: service.metrics.summary(name) for name in service.models}
     return {"seconds": round(seconds, 3), "models": models}
 

@@ -1,4 +1,4 @@
-"""`fuseconv serve`: replicas on Ray Serve."""
+"""`fuseconv serve`: serves bundles with replicas on Ray Serve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.commands.served import How, introduce
 
 
 def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
-    """Serves until the process is told to stop. Raises the errors of Ray."""
+    """Serves until a signal stops the process. Raises Ray's errors."""
     with shown("ray"), needs_extra("ray"):
         from fuseconv.serving import on_ray
 

@@ -1,4 +1,4 @@
-"""What the two ways of serving have in common: the limits, and what is said at the start."""
+"""Contains what `fuseconv serve` with and without `--local` share: the settings, and the message at the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class How:
-    """What is served, where, and within which limits. Times are in seconds, sizes in bytes."""
+    """The settings of a server: what to serve, where, and within which limits. Times are in seconds, sizes in bytes."""
 
     bundles: Mapping[str, Path]
     host: str
@@ -28,12 +28,12 @@ class How:
 
 
 def introduce(url: str, host: str, models: Mapping[str, str]) -> None:
-    """Says where models are served, how they are called, and what does not protect them.
+    """Prints where and how the models are served, how to call a model, and which protection is missing.
 
     Args:
-        url: the server.
-        host: the address on which it listens.
-        models: the name of each model, and how it is served.
+        url: the URL of the server.
+        host: the address on which the server listens.
+        models: a description of how each model is served, by the model's name.
     """
     if is_quiet():
         return

@@ -1,7 +1,8 @@
-"""`[tool.fuseconv]` in pyproject.toml: defaults for the options of commands.
+"""Reads defaults for the options of commands from the table `[tool.fuseconv]` in pyproject.toml.
 
 The file is the nearest pyproject.toml with this table, from the working directory upward. The keys are the options of
-`fuseconv convert` without leading dashes. The command line takes precedence. Paths are relative to the file.
+`fuseconv convert` without leading dashes. The command line takes precedence over the file. Paths are relative to the
+file.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ NOT_SET = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The table and its file. No file if there is none."""
+    """The table `[tool.fuseconv]` and the path of its file. The path is None if there is no such table."""
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
-        """The project folder: the folder of the file, else the working directory."""
+        """The project folder: the folder of the file, or the working directory if there is no file."""
         return self.path.parent if self.path is not None else Path()
 
 
@@ -84,12 +85,12 @@ def _working_directory() -> Path:
 
 
 class Configured(click.Command):
-    """A command whose options may be set in pyproject.toml, and whose result reports the origin of each."""
+    """A command whose options may be set in pyproject.toml, and whose result reports where each value came from."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Reads the file before parsing the options."""
+        """Reads the file before click parses the options."""
         settings = read_settings(_working_directory())
         _check(settings, _convert(parent) or self)
         values = {
@@ -100,7 +101,7 @@ class Configured(click.Command):
         return super().make_context(info_name, args, parent, **{**extra, "default_map": values, "obj": settings})
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Adds the settings to the result of the command."""
+        """Runs the command and adds the settings to its result."""
         outcome, settings = super().invoke(ctx), ctx.find_object(Settings)
         assert isinstance(outcome, Outcome)
         assert settings is not None
@@ -125,13 +126,13 @@ class Configured(click.Command):
 
 
 def _convert(parent: click.Context | None) -> click.Command | None:
-    """Returns `fuseconv convert`, which defines the keys of the file. Other commands use those that they have."""
+    """Returns `fuseconv convert`, whose options define the valid keys. Other commands use the keys they know."""
     root = parent.find_root() if parent is not None else None
     return root.command.get_command(root, "convert") if root and isinstance(root.command, click.Group) else None
 
 
 def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
-    """Returns the keys of a command: the long names of options, the names of arguments."""
+    """Returns the parameters of a command by key: the long name of an option, or the name of an argument."""
     keys: dict[str, click.Parameter] = {}
     for parameter in parameters:
         long = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name or "")
@@ -167,10 +168,10 @@ def _is_of(kind: str, value: Any) -> bool:
 
 
 def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
-    """Converts a value of the table for click. Paths are relative to the file."""
+    """Converts a value of the table for click. Resolves paths relative to the file."""
     value = settings.values[key]
     if key == "rules" and not leads_somewhere(settings.root / value):
-        return value  # a file of fuseconv, such as rules/default.json
+        return value  # a file that comes with fuseconv, such as rules/default.json
     is_path = getattr(option.type, "func", None) is Path
     is_file_of_model = key == "model" and value.partition(":")[0].endswith(".py")
     return str(settings.root / value) if is_path or is_file_of_model else value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_latencies(console: Console, found: Latencies) -> None:
-    """Prints the speed of a bundle's targets, and the speedup over the first peer, if there is one."""
+    """Prints the speed of a bundle's targets, and the speed-up over the first peer, or else over the slowest target."""
     peer = next((row for row in found.rows if row.cold is None), None)
     speed = f"x {peer.name}" if peer else "x slowest"
     base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
@@ -44,7 +44,7 @@ def print_latencies(console: Console, found: Latencies) -> None:
 
 
 def print_gains(console: Console, found: Sequence[Gain]) -> None:
-    """Prints what each class of matches gains, as it was measured at the conversion."""
+    """Prints the gain of each class of matches, as measured at the conversion."""
     numbers = ("matches", "us with", "us without", "speed-up", "99 % interval")
     table = Table("target", "rule", *numbers, "", numbers=numbers)
     for gain in found:
@@ -56,7 +56,7 @@ def print_gains(console: Console, found: Sequence[Gain]) -> None:
 
 
 def print_peers(console: Console, found: Sequence[Versus]) -> None:
-    """Prints the fastest target of a bundle against each peer."""
+    """Prints the times of a bundle's fastest target and of each peer, and their ratio."""
     numbers = ("us", "peer us", "ratio", "interval")
     table = Table("target", "peer", *numbers, "", numbers=numbers)
     for one in found:

@@ -1,4 +1,4 @@
-"""Safe standard streams: they may be closed, full, a broken pipe, or of another encoding."""
+"""Writes safely to the standard streams, which may be closed, full, a broken pipe, or not UTF-8."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import click
 from fuseconv.errors import printable
 
 QUIET = "fuseconv.quiet"
-"""The key in the context of a command under which it says that only errors are printed."""
+"""The key in the `meta` of a command's context that says whether only errors are printed."""
 
 UNREAD = 141
-"""The exit status if the reader of the output has closed the pipe: that of a shell for a process ended by SIGPIPE."""
+"""The exit status if the reader of the output closed the pipe. A shell reports the same for a death by SIGPIPE."""
 
 
 def prepare() -> None:
-    """Makes the streams safe to write to, at the start of a command.
+    """Makes the standard streams safe to write to, at the start of a command.
 
-    A closed stream would give its file descriptor to the next file that is opened, and libraries that print would write
-    into that file. Therefore it is replaced.
+    Opens the null device in place of a closed stream. Otherwise, the next file to be opened would get the stream's file
+    descriptor, and libraries that print would write to this file.
     """
     for number in range(3):
         try:
@@ -41,7 +41,7 @@ def prepare() -> None:
 
 
 def is_quiet() -> bool:
-    """Returns whether the command that runs prints errors only."""
+    """Returns whether the running command prints only errors."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
 
@@ -50,7 +50,7 @@ def say(text: str) -> None:
     """Writes a result to stdout.
 
     Raises:
-        OSError: the result cannot be written. BrokenPipeError if the reader has closed the pipe.
+        OSError: the result cannot be written. This is a BrokenPipeError if the reader closed the pipe.
     """
     if sys.stdout is None:
         raise OSError("it is closed")
@@ -59,24 +59,24 @@ def say(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Writes text of others to stderr, escaped. Errors are ignored, because there is nowhere to report them."""
+    """Escapes untrusted text and writes it to stderr. Ignores errors, because there is nowhere to report them."""
     _write(sys.stderr, printable(text) + "\n")
 
 
 def tell_styled(text: str) -> None:
-    """Writes fuseconv's own text to stderr, colored by rich. Errors are ignored."""
+    """Writes fuseconv's own text, which rich has styled, to stderr. Ignores errors."""
     _write(sys.stderr, text + "\n")
 
 
 def settle(status: int) -> int:
-    """Flushes the streams at the end of a command. Returns its exit status, or `UNREAD`."""
+    """Flushes the streams at the end of a command. Returns `status`, or `UNREAD` if only the output was lost."""
     unread = not _write(sys.stdout, "")
     _write(sys.stderr, "")
     return UNREAD if unread and not status else status
 
 
 def _write(stream: TextIO | None, text: str) -> bool:
-    """Writes and flushes. A stream that fails is redirected to null, because Python would fail again at exit."""
+    """Writes and flushes. Redirects a failing stream to the null device, because Python would fail again at exit."""
     if stream is None:
         return True
     try:

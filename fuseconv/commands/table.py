@@ -1,4 +1,4 @@
-"""The look of tables, and the cells that several of them share."""
+"""Defines the style of tables, and cells that several tables use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _UNBOUNDED = 10_000
-"""The output width in columns. It is larger than any table."""
+"""The output width in columns. It is wider than any table."""
 
 
 class Table(RichTable):
-    """A borderless table whose cells are printed literally: square brackets are shapes, not markup.
+    """A borderless table whose cells are printed literally, because square brackets are shapes and not markup.
 
-    A table of text is wrapped at the width of the terminal. A table with numbers has one line per row.
+    A table of text is wrapped at the width of the terminal. A table with number columns prints one line per row.
     """
 
     def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
@@ -33,7 +33,7 @@ class Table(RichTable):
         self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders the table. Tables with numbers ignore the available width."""
+        """Renders the table. A table with number columns may be wider than the available width."""
         if self.whole:
             needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
             options = options.update(width=max(needed, options.max_width))
@@ -41,12 +41,12 @@ class Table(RichTable):
 
 
 def mark(ok: bool, otherwise: str = "FAIL") -> Text:
-    """Returns a colored `ok` or `FAIL`."""
+    """Returns a colored `ok`, or the text `otherwise`."""
     return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
 
 
 def size_text(size: int) -> str:
-    """Returns a readable size in bytes: 87.4 MB."""
+    """Formats a size in bytes for people: `87.4 MB`."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:

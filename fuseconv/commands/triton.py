@@ -1,4 +1,4 @@
-"""`fuseconv triton`: writes a bundle as a model of a repository for Triton Inference Server."""
+"""`fuseconv triton`: writes a bundle as a model to a Triton Inference Server model repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured at a conversion, as lines of text: the matches that are left alone, the times of the targets."""
+"""Formats measurements of a conversion as lines of text: the times of targets, and the matches that are left alone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
-    """Yields a line for matches that are left alone for the same reason.
+    """Yields one line for all matches that are left alone in the same target for the same reason.
 
     Args:
-        found: the node of each match, the target, and what was measured there.
+        found: for each match, its node, the target, and the measurement in this target.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for node, target, choice in found:
@@ -25,7 +25,7 @@ def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
 
 
 def tuned_lines(plan: Plan, tuned: Tuned) -> Iterator[str]:
-    """Yields a line per target, its time or why it was not compared, then the matches that are left alone."""
+    """Yields each target's time or the reason why it was not compared, then the matches that are left alone."""
     for target in tuned.fastest():
         yield f"{target}: {tuned.speeds[target]}"
     for target, reason in tuned.untimed.items():

@@ -1,7 +1,7 @@
-"""`-q` and `-v`: the same two options for every command that has them.
+"""Defines the options `-q` and `-v`, so that they are the same in every command that has them.
 
-`-q` is for commands whose exit status says enough: they print errors only. `-v` is for those that otherwise show one
-row of parity per target.
+`-q` is for commands whose exit status says enough; with `-q` such a command prints only errors. `-v` is for commands
+that otherwise show only one parity row per target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ verbose_option = click.option(
 
 
 def quiet_option(command: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """Adds `-q` to a command: no progress, no warnings, and no result as text."""
+    """Adds `-q` to a command, which then prints no progress, no warnings, and no result as text."""
 
     @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(command)

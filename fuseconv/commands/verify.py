@@ -120,7 +120,7 @@ def verify(
 
 
 def _signed(outcome: Outcome, signer: Path | None) -> Outcome:
-    """Adds the result of checking the signature, which is an error by itself if it fails."""
+    """Adds to an outcome that the signature is valid. An invalid signature has raised an error before."""
     if signer is None:
         return outcome
 

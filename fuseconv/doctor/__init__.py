@@ -1,1 +1,1 @@
-"""Reports what this machine can build and run, with the fix for what it cannot."""
+"""Reports what this machine can build and run, and how to fix the rest."""

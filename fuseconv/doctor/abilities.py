@@ -1,4 +1,4 @@
-"""What this machine can do with each target: convert to it, load it in Python or C++; and how to fix the rest."""
+"""Determines for each target whether this machine can convert to it and load it in Python and C++, or how to fix it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIONS = ("convert", "python", "cpp")
 
 @dataclass(frozen=True)
 class Ability:
-    """One action on one target.
+    """Whether this machine can perform one action on one target.
 
     Attributes:
         target: the name of the target.
@@ -40,7 +40,7 @@ class Ability:
 
 
 def abilities() -> Iterator[Ability]:
-    """Yields every action for every target, for the CPU and, if there is one, for the GPU."""
+    """Checks every action for every target, on the CPU and on the GPU if there is one, and yields the results."""
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for target in sorted(TARGETS):
             for action in ACTIONS:

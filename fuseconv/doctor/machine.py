@@ -1,4 +1,4 @@
-"""Checks what this machine can build and run. Each failed check has a fix."""
+"""Checks what this machine can build and run. Each failed check says how to fix the problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Finding:
         ok: whether the check passed.
         found: what was found, in a few words.
         fix: what to do if the check failed.
-        needed: whether fuseconv does not work at all without it. The rest is needed only for some targets or sources.
+        needed: whether fuseconv cannot work at all if the check fails. Other checks matter only for some targets or
+            sources.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Yields the results of all checks, in the order in which a conversion needs them."""
+    """Runs all checks in the order in which a conversion needs them, and yields their results."""
     yield Finding("python", True, f"{platform.python_version()} on {platform.machine()} {platform.system()}")
     yield _torch()
     yield _library("op library, cpu", "cpu", "make build")
@@ -70,8 +71,8 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
     """Checks a bundle without loading any of its code.
 
     Returns:
-        The findings: whether the bundle is complete, where it was made, and for each target whether it loads here; and
-        the error of loading the default target, or None.
+        The findings, and the error that prevents loading the default target, or None. The findings tell whether the
+        bundle is complete, where it was made, and which targets load here.
 
     Raises:
         UsageError: the bundle does not exist.

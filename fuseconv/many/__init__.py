@@ -1,5 +1,5 @@
-"""Converts a list of models: one child process per model, retried, and not made again if nothing has changed.
+"""Converts a list of models, each in a child process. Retries failures, and skips models that have not changed.
 
-`listing` reads the list, `fingerprint` tells whether a bundle is finished, `attempt` runs one conversion, `pool` runs
-them all, and `index` writes the page of results.
+`listing` reads the list, `fingerprint` computes the hash that tells whether a bundle is up to date, `attempt` runs one
+conversion, `pool` runs all conversions, and `index` writes the page of results.
 """

@@ -1,4 +1,4 @@
-"""One conversion in a child process: its words, time limit, and the row of its result. Nothing here imports torch."""
+"""Runs one conversion in a child process with a time limit, and records its result. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fuseconv.many.listing import Entry
 COMMAND = (sys.executable, "-m", "fuseconv")
 
 TRANSIENT = (5, 7)
-"""The exit statuses after which a conversion is tried again: a tool or the device failed (memory?), or a bug. So is
-one that a signal has ended. The others would fail again."""
+"""The exit statuses after which a conversion is retried: a tool or the device failed, for example out of memory, or
+fuseconv has a bug. A conversion that a signal ended is also retried. Other failures would only repeat."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Row:
 
     Attributes:
         name: the name of the model.
-        model: its path.
-        status: `made`, `kept` (it was finished before) or `failed`.
+        model: the path of the model.
+        status: `made`, `kept` (the bundle was already up to date) or `failed`.
         bundle: the folder of the bundle.
         targets: the targets in the bundle.
         fusions: the number of matches that were replaced.
-        max_abs: the largest error against the original, over all targets.
-        seconds: how long the conversion took, with all tries.
-        tries: how often it was tried.
-        exit_status: that of the last try. -9 if it was killed.
-        error: what failed, where, and the fix. Empty if nothing did.
-        fingerprint: the hash of what the bundle was made from.
-        manifest: the sha256 of the manifest of the bundle.
+        max_abs: the largest absolute error against the original, over all targets.
+        seconds: the duration of the conversion, including all tries.
+        tries: the number of tries.
+        exit_status: the exit status of the last try. -9 if the process was killed.
+        error: what failed, where, and how to fix it. Empty if nothing failed.
+        fingerprint: the hash of everything that the bundle was made from.
+        manifest: the SHA-256 of the bundle's manifest.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Row:
 
 
 class Stopped:
-    """Ends the children of a run that is interrupted."""
+    """Tracks the running child processes, and kills them when the run is interrupted."""
 
     def __init__(self) -> None:
-        """Remembers no child yet."""
+        """Starts without child processes."""
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self.is_set = False
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        """Starts a child in a group of its own, so that what it starts is ended with it."""
+        """Starts a child in a new process group, so that its own children can be killed with it."""
         with self._lock:
             child = subprocess.Popen(  # noqa: S603 - fuseconv itself
                 command,
@@ -87,12 +87,12 @@ class Stopped:
         return child
 
     def ended(self, child: subprocess.Popen[bytes]) -> None:
-        """Forgets a child."""
+        """Stops tracking a child that has ended."""
         with self._lock:
             self._running.discard(child)
 
     def stop(self) -> None:
-        """Ends every child, and starts no other."""
+        """Kills every child, and sets `is_set`, so that no further child is started."""
         self.is_set = True
         with self._lock:
             for child in self._running:
@@ -100,21 +100,21 @@ class Stopped:
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """Ends a child and what it has started."""
+    """Kills a child and every process in its group."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: Stopped, fingerprint: str = "") -> Row:
-    """Converts a model in a child process, again if that may help.
+    """Converts a model in a child process, and retries after a transient failure.
 
     Args:
         entry: the model.
-        folder: where the bundle is written, as `NAME.fuseconv`.
-        tries: how often a conversion is tried that fails for a transient reason.
+        folder: the folder in which the bundle is written, as `NAME.fuseconv`.
+        tries: the maximum number of tries.
         limit: the time limit of one try in seconds.
-        stopped: ends the child if the run is interrupted.
-        fingerprint: what the bundle is made from, for the row.
+        stopped: kills the child if the run is interrupted.
+        fingerprint: the hash of everything that the bundle is made from, which is stored in the row.
     """
     bundle = folder / f"{entry.name}{SUFFIX}"
     words = ["convert", str(entry.model), "-o", str(bundle), *entry.words(), "--json"]
@@ -139,7 +139,7 @@ def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: St
 
 
 def _made(row: Row, bundle: Path, result: Mapping[str, Any]) -> Row:
-    """Returns the row of a conversion that succeeded, from the result that the command printed."""
+    """Completes the row of a successful conversion from the result that the command printed."""
     targets = {name: one for name, one in result["targets"].items() if one["path"] is not None}
     errors = [one["parity"]["max_abs"] for one in targets.values() if one["parity"]["max_abs"] is not None]
     return replace(
@@ -154,7 +154,7 @@ def _made(row: Row, bundle: Path, result: Mapping[str, Any]) -> Row:
 
 
 def _run(command: list[str], limit: float, stopped: Stopped) -> tuple[int, dict[str, Any]]:
-    """Returns the exit status and the JSON record of a command, which is killed after the time limit."""
+    """Runs a command and kills it after the time limit. Returns its exit status and its JSON record."""
     child = stopped.start(command)
     try:
         out, said = child.communicate(timeout=limit)
@@ -174,7 +174,7 @@ def _run(command: list[str], limit: float, stopped: Stopped) -> tuple[int, dict[
 
 
 def _said(record: Mapping[str, Any], status: int) -> str:
-    """Returns the text of an error of three lines, as the command prints it."""
+    """Formats an error as up to three lines, as the command prints it."""
     error = record.get("error") or {}
     if status < 0 and not error.get("message"):
         return f"the conversion was ended by the signal {signal.Signals(-status).name}\n  fix: use fewer --jobs"

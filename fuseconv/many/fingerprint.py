@@ -1,4 +1,4 @@
-"""What a bundle was made from: source, rules, options and versions. If none has changed, it is not made again."""
+"""Hashes what a bundle is made from: source, rules, options, versions. An unchanged hash means it is up to date."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntim
 """The packages on which the content of a bundle depends."""
 
 FILES = ("inputs", "plan")
-"""The options that name files which a conversion reads, besides the rules."""
+"""The options, other than the rules, that name files which a conversion reads."""
 
 
 def fingerprint(entry: Entry, defaults: Options) -> str:
-    """Returns the hash of everything that a bundle is made from. `defaults` are the settings of the project.
+    """Returns the hash of everything that a bundle is made from. `defaults` are the project's settings.
 
     Raises:
         FileError: the model or a file in its options cannot be read.

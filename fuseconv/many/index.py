@@ -1,4 +1,4 @@
-"""The page of results: one row per model, with the error of those that failed. Nothing here imports torch."""
+"""Writes the page of results: one row per model, with the errors of failed models. Does not import torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_index(folder: Path, rows: Sequence[Row]) -> Path:
     """Writes `index.html` into the folder of the bundles, and returns its path.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the page cannot be written.
     """
     failed = sum(row.status == "failed" for row in rows)
     page = _PAGE.format(title=f"{len(rows)} models, {failed} failed", rows="\n".join(map(_row, rows)))

@@ -1,4 +1,4 @@
-"""The list of models: a folder of model files, or a YAML file with models and options of `fuseconv convert`.
+"""Reads a list of models: a folder of model files, or a YAML file with models and options of `fuseconv convert`.
 
 ```yaml
 options:                 # of every model
@@ -10,7 +10,7 @@ models:
     bucket: batch=1,8,32
 ```
 
-Nothing here imports torch.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from fuseconv.serving.names import is_name
 from fuseconv.untrusted.files import read_plain
 
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".safetensors")
-"""The suffixes of the model files of a folder. A folder in it with a `config.json` is a Hugging Face model."""
+"""The suffixes of the model files in a folder. A subfolder with a `config.json` is a Hugging Face model."""
 
 MAX_SIZE = 2**20
-"""The maximum number of bytes of a list."""
+"""The maximum size of a list file in bytes."""
 
 PATHS = ("inputs", "plan", "rules")
-"""The options that are paths, relative to the list."""
+"""The options whose values are paths, relative to the list file."""
 
 Options = Mapping[str, str | bool | Sequence[str]]
-"""Options of `fuseconv convert` without dashes. A flag is true, and an option that may be repeated is a list."""
+"""Options of `fuseconv convert`, without leading dashes. A flag is a bool. A repeatable option may be a list."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model to convert: its name, which is that of the bundle, its path, and the options."""
+    """A model to convert: its name, which is also the bundle's name, its path, and its options."""
 
     name: str
     model: Path
@@ -63,12 +63,12 @@ def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
     """Reads a list of models.
 
     Args:
-        path: a YAML file, whose paths are relative to it, or a folder of models.
+        path: a YAML file, or a folder of models. Paths in the file are relative to the file.
         known: the options that a model may have.
 
     Raises:
         FileError: the file cannot be read.
-        UsageError: it is not such a list, has an unknown option or two models of a name, or is empty.
+        UsageError: the file is not a valid list or is empty, an option is unknown, or two models have the same name.
     """
     entries = _of_folder(path) if path.is_dir() else _of_file(path, known)
     if not entries:
@@ -135,5 +135,5 @@ def _options(value: Any, known: Collection[str], folder: Path, where: str) -> Op
 
 
 def _located(value: str | bool | Sequence[str], folder: Path) -> str | bool | Sequence[str]:
-    """Returns a path in the folder of the list, if there is such a file. Else it is one of fuseconv, or absent."""
+    """Resolves a path relative to the list's folder if it exists there. Otherwise returns the value unchanged."""
     return str(folder / value) if isinstance(value, str) and (folder / value).exists() else value

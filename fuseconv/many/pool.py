@@ -1,4 +1,4 @@
-"""Converts all models of a list, several at a time; a finished one is kept. Its state is a JSON file per model."""
+"""Converts the models of a list in parallel, and skips bundles that are up to date. Stores one JSON row per model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class How:
     """How a list is converted.
 
     Attributes:
-        jobs: the number of conversions at a time.
-        tries: how often a conversion is tried that fails for a transient reason.
+        jobs: the number of conversions that run at the same time.
+        tries: the maximum number of tries of a conversion that fails for a transient reason.
         limit: the time limit of one try in seconds.
-        again: whether finished bundles are made again.
-        defaults: the settings of the project, on which the bundles depend as on their options.
+        again: whether to convert again even if a bundle is up to date.
+        defaults: the project's settings. Bundles depend on these settings as they do on their own options.
     """
 
     jobs: int = 1
@@ -40,16 +40,16 @@ class How:
 def convert_many(
     entries: Sequence[Entry], folder: Path, how: How, done: Callable[[Row], None] = lambda _row: None
 ) -> tuple[Row, ...]:
-    """Converts models to bundles `NAME.fuseconv` in a folder, each with a row `NAME.json` beside it.
+    """Converts models to bundles `NAME.fuseconv` in a folder, and writes each result to `NAME.json` in this folder.
 
     Args:
         entries: the models.
-        folder: the folder, which is created.
-        how: how they are converted.
-        done: called with each row as soon as there is one, in this thread.
+        folder: the folder, which is created if it does not exist.
+        how: how the models are converted.
+        done: called in this thread with each row, as soon as the row is complete.
 
     Returns:
-        One row per model, in their order. A model that fails does not stop the others.
+        One row per model, in the order of `entries`. A failing model does not stop the others.
 
     Raises:
         OSError: the folder or a row cannot be written.
@@ -66,7 +66,7 @@ def convert_many(
                 row = rows[futures[future]] = future.result()
                 (folder / f"{row.name}.json").write_text(json.dumps(row.to_json(), indent=1) + "\n")
                 done(row)
-        except BaseException:  # an interrupt: no child outlives this process
+        except BaseException:  # such as an interrupt: no child may outlive this process
             stopped.stop()
             pool.shutdown(cancel_futures=True)
             raise
@@ -86,12 +86,12 @@ def _one(entry: Entry, folder: Path, how: How, stopped: Stopped) -> Row:
 
 
 def finished(folder: Path, name: str, made_from: str) -> Row | None:
-    """Returns the row of a bundle that was made from the same before, and is still there unchanged. Else None."""
+    """Returns the row of an existing bundle if it is up to date and unchanged since its conversion. Else None."""
     try:
         found = json.loads((folder / f"{name}.json").read_text())
         row = Row(**{**found, "targets": tuple(found["targets"])})
         same = (row.fingerprint, row.manifest) == (made_from, _manifest(folder, name))
-    except (OSError, ValueError, TypeError, KeyError):  # there is no row, or it is not one of this version
+    except (OSError, ValueError, TypeError, KeyError):  # the row is missing, or was written by another version
         return None
     return replace(row, status="kept") if same and row.status != "failed" else None
 

@@ -1,4 +1,4 @@
-"""Whether other processes use this machine, which makes times longer and less certain."""
+"""Detects whether other processes use this machine, which makes times longer and less certain."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ import torch
 CPUS = Path("/proc/stat")
 
 LEAST = 0.25
-"""The number of processors that others may use before it is worth a note."""
+"""The number of processors whose use by other processes is worth a note."""
 
 LEAST_GPU = 5
-"""The utilization of a GPU by others that is worth a note, in per cent."""
+"""The utilization of the GPU by other processes that is worth a note, in percent."""
 
 
 def gpu_note() -> str | None:
-    """Returns a note if other processes use this process's GPU. It must be called before this process uses it."""
+    """Returns a note if other processes use this process's GPU. Must be called before this process uses the GPU."""
     used = _gpu_used()
     return f"the GPU was used to {used} % before the measurement began" if used >= LEAST_GPU else None
 
 
 class Processors:
-    """What other processes use of the processors, from now on."""
+    """Measures how much other processes use the processors, from the creation of this object on."""
 
     def __init__(self) -> None:
         self._start, self._every, self._own = time.monotonic(), _seconds_of_all(), _own_seconds()
 
     def note(self) -> str | None:
-        """Returns a note if other processes have used them. Processes that this one started must have ended."""
+        """Returns a note if other processes used the processors. This process's children must have ended before."""
         spent, own = time.monotonic() - self._start, _own_seconds() - self._own
         used = (_seconds_of_all() - self._every - own) / spent
         return f"other processes used {used:.1f} of {os.cpu_count()} processors" if used >= LEAST else None
 
 
 def _seconds_of_all() -> float:
-    """Returns the processor time that all processes of the machine have used, in seconds."""
+    """Returns the total processor time of all processes of the machine, in seconds."""
     fields = [int(text) for text in CPUS.read_text().partition("\n")[0].split()[1:]]
     user, nice, system, _idle, _waiting, interrupts, short_interrupts = fields[:7]
     return (user + nice + system + interrupts + short_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_seconds() -> float:
-    """Returns the processor time that this process and its children that have ended have used, in seconds."""
+    """Returns the total processor time of this process and of its ended children, in seconds."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _gpu_used() -> int:
-    """Returns the utilization of this process's GPU in per cent. 0 if the driver does not tell it."""
+    """Returns the utilization of this process's GPU in percent. 0 if the driver does not report it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return 0

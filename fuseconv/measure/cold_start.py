@@ -22,8 +22,8 @@ class ColdStart:
     """The cost of a first call.
 
     Attributes:
-        seconds: from the start of the process to the loaded model, including Python, torch and the bundle.
-        load_seconds: the part of `seconds` in `load`: checksums, libraries, the artifact.
+        seconds: the time from the start of the process to the loaded model, including Python, torch and the bundle.
+        load_seconds: the part of `seconds` that `load` takes for checksums, libraries and the artifact.
         first_call_ms: the duration of the first call in milliseconds.
         memory: the increase of the process's peak memory by loading and the first call, in bytes. None if it is
             unknown.
@@ -41,9 +41,9 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
     """Loads a target in a new process and calls it once.
 
     Args:
-        bundle: the folder.
+        bundle: the folder of the bundle.
         target: a target of the bundle.
-        inputs: one tensor per contract input.
+        inputs: one tensor per input of the contract.
 
     Raises:
         UpstreamError: the process failed.
@@ -60,9 +60,9 @@ def main(asked: str, told: str) -> None:
     """Measures a cold start in this process.
 
     Args:
-        asked: the file with the request: the bundle, the target, the file of its inputs in order, and when the process
-            was requested, in seconds since the epoch.
-        told: the file to write the result to.
+        asked: the file with the request: the bundle, the target, the file of the inputs in order, and the time at which
+            the process was requested, in seconds since the epoch.
+        told: the file to which the result is written.
     """
     request = json.loads(Path(asked).read_text())
     inputs = torch.load(request["inputs"], weights_only=True)
@@ -88,13 +88,13 @@ def main(asked: str, told: str) -> None:
 
 
 def _device_memory() -> int:
-    """Returns the GPU memory of this process: weights, workspaces of libraries, the CUDA context."""
+    """Returns the used GPU memory: weights, library workspaces and the CUDA context."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
 def _peak() -> int | None:
-    """Returns the peak memory of this program. getrusage would include that of the parent before exec."""
+    """Returns this process's peak memory in bytes. getrusage would include the parent's memory from before exec."""
     if not _STATUS.exists():
         return None
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())

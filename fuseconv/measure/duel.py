@@ -1,6 +1,6 @@
-"""Times bundles against a base in one new process: the same targets of each, in turn, on reference cases.
+"""Times bundles against a base bundle in one new process: the same targets of both, in turn, on reference cases.
 
-The base stays loaded, and the challengers are loaded one after the other, so that two models at most share the memory.
+The base stays loaded. The challengers are loaded one after the other, so that memory holds at most two bundles.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def duels(
     threads: int,
     sizes: Sequence[Mapping[str, int]] = (),
 ) -> list[Duel]:
-    """Times challengers against a base.
+    """Times each challenger against a base.
 
     Args:
-        base: the folder of a bundle that was just sealed.
-        challengers: the folders of the others.
-        targets: the targets to call, of each bundle.
-        reference: the file with the inputs: the given case, and the largest.
-        seconds: how long each challenger is timed, about, as in `turns.timed`.
-        threads: the number of threads of torch.
-        sizes: the sizes of all dims at which to call the targets, instead of the inputs in `reference`.
+        base: the folder of the base, a bundle that was just sealed.
+        challengers: the folders of the challengers.
+        targets: the targets to call in each bundle.
+        reference: the file with the inputs: the given case and the largest case.
+        seconds: about how long each challenger is timed, as in `turns.timed`.
+        threads: torch's number of threads.
+        sizes: the sizes of all dims at which to call the targets with random inputs, instead of those in `reference`.
 
     Raises:
         UpstreamError: the process failed.
@@ -59,7 +59,7 @@ def duels(
 
 
 def main(asked: str, told: str) -> None:
-    """Times bundles in this process. `asked` is the file with the request, `told` that of the result."""
+    """Times bundles in this process. `asked` is the file of the request, and `told` is the file of the result."""
     request = json.loads(Path(asked).read_text())
     torch.set_num_threads(request["threads"])
     base, targets = Path(request["base"]), request["targets"]

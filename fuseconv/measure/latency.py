@@ -1,4 +1,4 @@
-"""Measures the speed of a bundle's targets on this machine, and of the original model if it is given."""
+"""Measures the speed of a bundle's targets on this machine, and of the original model if one is given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fuseconv.sources import Options
 ROUNDS = 101
 
 DEVIATIONS = 1.96
-"""The certainty of the interval of a median in standard deviations: 95 %."""
+"""The confidence of the interval of a median, in standard deviations: 95 %."""
 
 _SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 
@@ -39,13 +39,13 @@ class Latency:
 
     Attributes:
         name: the name of the target, `eager` or `compile`.
-        median_ms: the median over the rounds. Each call waits for the result, including that of a GPU.
+        median_ms: the median latency over the rounds. Each call waits for its result, also on a GPU.
         p90_ms: the 90th percentile.
         p99_ms: the 99th percentile.
-        calls_per_second: the throughput of consecutive calls without waiting.
+        calls_per_second: the throughput of consecutive calls that do not wait for results.
         cold: the cold start in a separate process. None for the original model.
-        low_ms: the lower end of the interval in which the median lies with 95 % certainty. None with too few rounds.
-        high_ms: its upper end.
+        low_ms: the lower end of the 95 % confidence interval of the median. None if there are too few rounds.
+        high_ms: the upper end of this interval. None if there are too few rounds.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Latencies:
     """The speed of a bundle.
 
     Attributes:
-        inputs: name to dtype and shape of the inputs.
-        rounds: the number of timed calls of each target, in turn.
-        rows: one per target, then one per peer.
+        inputs: the dtype and shape of each input, by name.
+        rounds: the number of timed calls of each target. The targets are called in turn.
+        rows: one row per target, then one row per peer.
         failures: the targets that do not run here, with the reasons.
         notes: why the times are less certain, for example because other processes used the machine.
     """
@@ -106,11 +106,11 @@ def measure(
     Args:
         bundle: the folder of the bundle.
         target: the names of the targets. Default: all targets of the bundle.
-        rounds: the number of timed calls of each.
-        sizes: the sizes of dims. Default: those of the capture.
+        rounds: the number of timed calls of each target and peer.
+        sizes: the sizes of dims. Default: the example sizes of the contract.
         against: the original model.
-        peers: how to run the original model: `eager`, `compile`.
-        options: how to read the original model. `inputs_file` has the inputs of the calls.
+        peers: the ways to run the original model: `eager`, `compile`.
+        options: how to read the original model. `inputs_file` names the file with the inputs of the calls.
 
     Raises:
         UsageError: the bundle, target or dim does not exist, or `against` is a different model.
@@ -157,7 +157,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
     """Parses repeated `--shape` values, for example `seq=128`.
 
     Raises:
-        UsageError: a value is malformed, or a dim has two sizes.
+        UsageError: a value is malformed, or a dim is given two sizes.
     """
     sizes: dict[str, int] = {}
     for text in texts:
@@ -172,10 +172,10 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 
 def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
-    """Returns the inputs in the file, or random inputs at the example sizes with some sizes replaced.
+    """Reads the inputs from a file, or draws random inputs at the example sizes with some sizes replaced.
 
     Raises:
-        UsageError: both sizes and a file are given, or a dim does not exist.
+        UsageError: both sizes and a file are given, a dim does not exist, or a size is not allowed.
         ContractError: the inputs violate the contract.
     """
     if file is not None and sizes:
@@ -205,7 +205,7 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
 
 
 def percentile(times: Sequence[float], part: int) -> float:
-    """Returns the percentile `part` of the times: the smallest measured time that `part` % of them do not exceed."""
+    """Returns the percentile `part`: the smallest time that at least `part` % of the times do not exceed."""
     return sorted(times)[max(math.ceil(len(times) * part / 100), 1) - 1]
 
 

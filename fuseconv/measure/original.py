@@ -1,4 +1,4 @@
-"""The original model of a bundle as calls to time: in eager mode, or compiled by torch.compile."""
+"""Prepares calls of a bundle's original model for timing, in eager mode or compiled by torch.compile."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fuseconv.program.calling import arguments
 from fuseconv.sources import Options, Subject
 
 WAYS = ("eager", "compile")
-"""How the original model can be run: in eager mode or with torch.compile."""
+"""The ways to run the original model: in eager mode or with torch.compile."""
 
 
 def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
     """Reads the model that a bundle was converted from, onto the bundle's device.
 
     Raises:
-        FuseconvError: the model cannot be read, or is a different model.
+        FuseconvError: the model cannot be read, or is not the model that the bundle was converted from.
     """
     return sources.read(model, options=verification.as_converted(manifest, model, options))
 
 
 def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list[Call]:
-    """Returns a call of the original model for each of the inputs. Each was made once.
+    """Prepares a call of the original model for each of the inputs, and makes each call once.
 
     Raises:
-        UpstreamError: the model fails, or torch.compile compiles nothing of it.
+        UpstreamError: the model fails, or torch.compile compiles nothing of the model.
     """
     before = _compiled() if way == "compile" else 0
     try:

@@ -1,8 +1,8 @@
-"""Which of two calls is faster, judged from times that were measured in turn.
+"""Decides which of two calls is faster, from times that were measured in turn.
 
-The calls alternate, so that a drift of the machine affects both times of a pair alike. A pair gives the logarithm of
-the ratio of its times. Whether their median differs from zero is decided by a sign test: it assumes no distribution,
-and a few disturbed pairs do not change it.
+The calls alternate, so that a drift of the machine affects both times of a pair alike. Each pair yields the logarithm
+of the ratio of its times. A sign test decides whether the median of these logarithms differs from zero. The test
+assumes no distribution, and a few disturbed pairs do not change its result.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST = 12
-"""The smallest number of pairs. With fewer, the interval below would not lie within the measured values."""
+"""The minimum number of pairs. With fewer pairs, the interval would not lie within the measured values."""
 
 DEVIATIONS = 2.576
-"""Standard deviations of the sign test: the interval contains the true median in 99 % of measurements."""
+"""The confidence in standard deviations of the sign test: the interval contains the true median in 99 % of
+measurements."""
 
 LEAST = 0.005
-"""A difference below this fraction is noise, however certain: two copies of one artifact differ too, because their
-memory has other addresses, and no number of pairs averages that out."""
+"""A difference below this fraction counts as noise, however certain it is. Even two copies of one artifact differ,
+because their memory has different addresses, and no number of pairs averages this out."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a challenger divided by that of the base: the median and an interval that contains it."""
+    """The time of a challenger divided by the time of the base: the median and its confidence interval."""
 
     median: float
     low: float
@@ -43,22 +44,22 @@ class Ratio:
 
     @property
     def noise(self) -> float:
-        """Half of the width of the interval."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
 def ratio(base: Sequence[float], challenger: Sequence[float]) -> Ratio:
-    """Compares times that were measured in turn: the first of one with the first of the other, and so on.
+    """Compares times that were measured in turn, pair by pair.
 
     Args:
         base: the times of the base.
-        challenger: as many times of the challenger.
+        challenger: the times of the challenger, one for each time of the base.
     """
     return ratio_of_logs([math.log(other / one) for one, other in zip(base, challenger, strict=True)])
 
 
 def ratio_of_logs(logs: Sequence[float]) -> Ratio:
-    """Compares by the logarithms of the ratios of pairs, of which each may be the mean over several calls."""
+    """Computes the ratio from the logarithm of each pair's ratio, which may be a mean over several calls."""
     if len(logs) < FEWEST:
         raise ValueError(f"{len(logs)} pairs are fewer than {FEWEST}")
     median, found = statistics.median(logs), interval(logs, DEVIATIONS)
@@ -68,14 +69,14 @@ def ratio_of_logs(logs: Sequence[float]) -> Ratio:
 
 
 def interval(values: Sequence[float], deviations: float) -> tuple[float, float] | None:
-    """Returns the two of the values between which the median of their distribution lies. It may be any distribution.
+    """Returns a confidence interval of the median, for values from any distribution.
 
     Args:
         values: independent values.
-        deviations: the certainty, in standard deviations of the sign test: 1.96 for 95 %, 2.576 for 99 %.
+        deviations: the confidence, in standard deviations of the sign test: 1.96 for 95 %, 2.576 for 99 %.
 
     Returns:
-        The smaller and the larger one, or None if there are too few values for this certainty.
+        The ends of the interval, which are two of the values. None if there are too few values for this confidence.
     """
     rank = int((len(values) - deviations * math.sqrt(len(values))) / 2)
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""Times the fastest target of a bundle in turn with other ways to run its model, in one new process."""
+"""Times the fastest target of a bundle against other ways to run the same model, in turn, in one new process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from fuseconv.measure.turns import WARM_UP, Call, Inputs, target_calls, timed, t
 from fuseconv.sources import Options, Subject
 
 PEERS = (*WAYS, "aoti")
-"""The original model in eager mode, the same compiled by torch.compile, its program compiled by AOTInductor."""
+"""The peers: the original model in eager mode, the original model compiled by torch.compile, and the captured program
+compiled by AOTInductor."""
 
 SECONDS = 3.0
 """How long each peer is timed, in seconds."""
@@ -32,15 +33,15 @@ SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Versus:
-    """The fastest target of a bundle against another way to run its model.
+    """The result of timing a bundle's fastest target against a peer.
 
     Attributes:
-        target: the target.
-        peer: `eager`, `compile` or `aoti`.
+        target: the name of the target.
+        peer: the peer: `eager`, `compile` or `aoti`.
         us: the median time of a call of the target in microseconds, on the given inputs.
-        peer_us: that of the peer.
-        ratio: the time of the target divided by that of the peer, as the geometric mean over the given inputs and the
-            largest ones.
+        peer_us: the median time of a call of the peer in microseconds, on the given inputs.
+        ratio: the time of the target divided by the time of the peer, as the geometric mean over the given inputs and
+            the largest inputs.
     """
 
     target: str
@@ -51,7 +52,7 @@ class Versus:
 
     @property
     def loses(self) -> bool:
-        """Whether the target is slower beyond the noise."""
+        """Whether the target is slower than the peer beyond the noise."""
         return self.ratio.slower
 
     def to_json(self) -> dict[str, Any]:
@@ -74,15 +75,15 @@ _VERSUS = TypeAdapter(list[Versus])
 def against_peers(
     bundle: Path, peers: Sequence[str], model: Path, options: Options, reference: Path, unfused: Path | None
 ) -> list[Versus]:
-    """Times the fastest target of a bundle in turn with each peer.
+    """Times the fastest target of a bundle against each peer, in turn.
 
     Args:
         bundle: the folder of a bundle that was just sealed.
-        peers: names in `PEERS`.
+        peers: names from `PEERS`.
         model: the original model.
-        options: how to read it. The inputs, the dtype and the device are those of the bundle.
-        reference: the file with the inputs: the given case, and the largest.
-        unfused: the bundle with the target `aoti` of the captured program, for the peer `aoti`.
+        options: how to read the original model. The inputs, dtype and device come from the bundle instead.
+        reference: the file with the inputs: the given case and the largest case.
+        unfused: the bundle with the target `aoti` of the captured program, which is needed for the peer `aoti`.
 
     Raises:
         UpstreamError: a peer cannot be run, or the process failed.
@@ -113,9 +114,9 @@ def against_peers(
 
 
 def main(asked: str, told: str) -> None:
-    """Times a bundle in this process. `asked` is the file with the request, `told` that of the result."""
+    """Times a bundle in this process. `asked` is the file of the request, and `told` is the file of the result."""
     request = json.loads(Path(asked).read_text())
-    os.chdir(request["folder"])  # as the caller: a model may import its own code
+    os.chdir(request["folder"])  # the caller's folder, because a model may import its own code
     sys.path += [folder for folder in request["path"] if folder not in sys.path]
     torch.set_num_threads(request["threads"])
     bundle = Path(request["bundle"])
@@ -127,7 +128,7 @@ def main(asked: str, told: str) -> None:
 
 
 def _fastest(bundle: Path, inputs: Sequence[Inputs]) -> str:
-    """Returns the target that takes the least time, as the geometric mean over the inputs."""
+    """Times all targets and returns the fastest one, by the geometric mean over the inputs."""
     names = list(read_manifest(bundle).targets)
 
     def spent(target: str) -> float:
@@ -139,7 +140,7 @@ def _fastest(bundle: Path, inputs: Sequence[Inputs]) -> str:
 
 
 def _versus(target: str, ours: Sequence[Call], request: dict[str, Any], inputs: Sequence[Inputs]) -> dict[str, Any]:
-    """Returns what was measured, or the first peer that cannot be run and why."""
+    """Times the target against each peer. Returns the results, or the first peer that cannot be run and the reason."""
     subject: Subject | None = None
     found = []
     for peer in request["peers"]:

@@ -1,4 +1,4 @@
-"""Runs a module of fuseconv in a process that has nothing of this one, and returns what it measured as JSON."""
+"""Runs a module of fuseconv in a separate process without this process's state, and returns the JSON result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ FIX = "free memory used by other processes and run it again, or leave the target
 
 
 def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX, cold: bool = False) -> Any:
-    """Calls `module.main(REQUEST, RESULT)` and returns the content of RESULT. Both are paths of JSON files.
+    """Calls `module.main(REQUEST, RESULT)` in a new process and returns the content of RESULT.
+
+    REQUEST and RESULT are paths of JSON files.
 
     Args:
-        module: the module.
+        module: the name of the module.
         request: the content of REQUEST.
-        what: what the process does, for the error.
-        where: the bundle, for the error.
-        fix: what the user can do, for the error.
-        cold: whether the process imports torch itself, because that is measured too.
+        what: what the process does, for the error message.
+        where: the bundle, for the error message.
+        fix: what the user can do, for the error message.
+        cold: whether the process must import torch itself because the import is measured as well.
 
     Raises:
         UpstreamError: the process failed.

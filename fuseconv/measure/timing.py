@@ -20,7 +20,7 @@ def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[flo
     """Returns the time of each call in each round, in milliseconds.
 
     Args:
-        calls: name to a function without arguments.
+        calls: the calls by name, as functions without arguments.
         rounds: the number of timed rounds. With an odd number, the median is a measured time.
         warmup: the number of untimed rounds at the start, for caches and lazy initialization.
     """

@@ -1,4 +1,4 @@
-"""Times two lists of calls in turn, on the inputs that a bundle keeps for it."""
+"""Times two lists of calls in turn, on inputs from the cases that a bundle stores."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Inputs = tuple[torch.Tensor, ...]
 Call = Callable[[], object]
 
 WARM_UP = 4
-"""The number of untimed calls: lazy loading, timing of kernels, the capture of a CUDA graph."""
+"""The number of untimed warm-up calls, for lazy loading, timing of kernels and the capture of a CUDA graph."""
 
 USUAL = 31
-"""The number of pairs that is measured even if it takes longer than asked for. The interval then leaves out 7 at each
-side; with `FEWEST` pairs, a single disturbed one would hide every difference."""
+"""The number of pairs that are measured even if that takes longer than requested. The interval then leaves out 7 pairs
+on each side. With only `FEWEST` pairs, a single disturbed pair would hide every difference."""
 
 MOST = 101
-"""The largest number of pairs."""
+"""The maximum number of pairs."""
 
 PATIENCE = 4
-"""By what factor the usual number of pairs may exceed the time that is asked for."""
+"""The factor by which measuring the usual number of pairs may exceed the requested time."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Times:
     """The times of one target.
 
     Attributes:
-        base: the median in microseconds, on the first case.
-        challenger: that of the challenger.
-        ratio: the time of the challenger divided by that of the base, as the geometric mean over cases.
+        base: the median time of the base in microseconds, on the first case.
+        challenger: the median time of the challenger in microseconds, on the first case.
+        ratio: the time of the challenger divided by the time of the base, as the geometric mean over cases.
     """
 
     base: float
@@ -53,12 +53,13 @@ class Times:
 
 @dataclass(frozen=True)
 class Duel:
-    """A challenger against the base.
+    """The result of timing a challenger against the base.
 
     Attributes:
-        ratio: the time of the challenger divided by that of the base, as the geometric mean over targets and cases.
+        ratio: the time of the challenger divided by the time of the base, as the geometric mean over targets and cases.
         times: the times of each target.
-        cases: the time of the challenger divided by that of the base in each case, as the geometric mean over targets.
+        cases: for each case, the time of the challenger divided by the time of the base, as the geometric mean over
+            targets.
     """
 
     ratio: Ratio
@@ -67,12 +68,12 @@ class Duel:
 
     @property
     def wins(self) -> bool:
-        """Whether the challenger is faster beyond the noise, and in no target slower."""
+        """Whether the challenger is faster beyond the noise, and slower in no target."""
         return self.ratio.faster and not any(times.ratio.slower for times in self.times.values())
 
 
 def timed_inputs(bundle: Path, reference: Path) -> list[Inputs]:
-    """Returns the inputs of the given case, and those of the largest ordinary case if it is larger.
+    """Reads the inputs of the given case, and also the inputs of the largest ordinary case if these are larger.
 
     Args:
         bundle: the folder of a bundle that was just sealed.
@@ -89,7 +90,7 @@ def timed_inputs(bundle: Path, reference: Path) -> list[Inputs]:
 
 
 def target_calls(folder: Path, targets: Sequence[str], inputs: Sequence[Inputs]) -> list[Call]:
-    """Loads the targets of a bundle as `load` does, with CUDA graphs where they are the default.
+    """Loads the targets of a bundle as `load` does, with CUDA graphs on automatic.
 
     Returns:
         One call per target and input, ordered by target.
@@ -103,10 +104,10 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
     """Times two lists of calls in turn.
 
     Args:
-        base: the calls of the base, ordered by target, the same number for each.
-        challenger: those of the challenger.
+        base: the calls of the base, ordered by target, with the same number of calls for each target.
+        challenger: the calls of the challenger, in the same order.
         targets: the names under which the times are returned.
-        seconds: how long to measure, about. At least `FEWEST` pairs are measured, however long they take.
+        seconds: about how long to measure. At least `FEWEST` pairs are measured, however long these take.
     """
     for call in (*base, *challenger):
         for _ in range(WARM_UP):
@@ -114,13 +115,13 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
     pairs: list[list[tuple[float, float]]] = []
     start = time.perf_counter()
     while not _is_enough(len(pairs), (time.perf_counter() - start) / seconds):
-        # The order alternates: what runs second finds other caches and another clock of the processor.
+        # The order alternates, because the second call of a pair finds different caches and another clock frequency.
         order = (1, 0) if len(pairs) % 2 else (0, 1)
         pairs.append([_pair(both, order) for both in zip(base, challenger, strict=True)])
     cases = len(base) // len(targets)
 
     def over(calls: slice) -> Ratio:
-        """Returns the geometric mean over some of the calls."""
+        """Returns the ratio as the geometric mean over some of the calls."""
         logs = [[math.log(other / one) for one, other in pair[calls]] for pair in pairs]
         return ratio_of_logs(list(map(statistics.fmean, logs)))
 
@@ -138,13 +139,13 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
 
 
 def _is_enough(pairs: int, spent: float) -> bool:
-    """Returns whether the pairs are enough, after a multiple of the time that was asked for."""
+    """Returns whether there are enough pairs. `spent` is the time so far, divided by the requested time."""
     wanted = MOST if spent < 1 else USUAL if spent < PATIENCE else FEWEST
     return pairs >= wanted
 
 
 def _pair(calls: tuple[Call, Call], order: Sequence[int]) -> tuple[float, float]:
-    """Returns the times of two calls in microseconds, made in the given order."""
+    """Times two calls in the given order. Returns their times in microseconds."""
     times = [0.0, 0.0]
     for at in order:
         synchronise()

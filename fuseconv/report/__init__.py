@@ -1,1 +1,1 @@
-"""One HTML file that shows what is in a bundle, or in two side by side."""
+"""Writes an HTML file that shows the content of one bundle, or of two bundles side by side."""

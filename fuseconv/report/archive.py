@@ -1,6 +1,6 @@
-"""Reads the graph of a torch.export archive as JSON. Nothing in the archive is run, and torch is not needed.
+"""Reads the graph of a torch.export archive as JSON, without running anything in the archive and without torch.
 
-The format is that of torch/_export/serde/schema.py in torch 2.10 to 2.13.
+torch/_export/serde/schema.py in torch 2.10 to 2.13 defines the format.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from fuseconv.report.graph import Graph, Line, Made, Module, Node
 from fuseconv.untrusted.files import open_plain
 
 LIMIT = 256 << 20
-"""The maximum size of the JSON text of a graph in bytes."""
+"""The maximum size of a graph's JSON in bytes."""
 
 _FIRST = ("u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64", "c32", "c64", "c128", "bool", "bf16")
 _DTYPES = {**dict(enumerate(_FIRST, 1)), 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2", 34: "u32", 35: "u64"}
-"""The short names of the numbers that stand for dtypes."""
+"""Maps the numbers that stand for dtypes to short dtype names."""
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)(?:\n\s*(?!File ")([^\n]*))?')
 _OF_TORCH = re.compile(r"(^|(site|dist)-packages/)torch/")
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
-"""The path that torch.export gives to ops that no module computes."""
+"""The module path that torch.export gives to ops outside of any module."""
 
 _VALUES = ("as_tensor", "as_tensors", "as_optional_tensors", "as_nested_tensors")
 
 
 def read_graph(path: Path, contract: Contract) -> Graph:
-    """Reads a graph.
+    """Reads the graph of an archive.
 
     Args:
-        path: the archive, of a bundle whose checksums were verified.
-        contract: the inputs and outputs of the program, whose dims give symbolic sizes their names.
+        path: the path of the archive, in a bundle whose checksums were verified.
+        contract: the contract of the program, whose dims give the symbolic sizes their names.
 
     Raises:
-        RefusedError: the archive is damaged, or its graph is not one that torch.export writes.
+        RefusedError: the archive is damaged, or its graph does not have the format of torch.export.
     """
     try:
         with open_plain(path, links=False) as file, zipfile.ZipFile(file) as archive:
@@ -63,11 +63,11 @@ def read_graph(path: Path, contract: Contract) -> Graph:
 
 @dataclass
 class _Reading:
-    """A graph that is being read.
+    """The state of reading one graph.
 
     Attributes:
         program: the serialized graph and its signature.
-        contract: the inputs and outputs.
+        contract: the contract of the program.
     """
 
     program: Mapping[str, Any]
@@ -117,13 +117,13 @@ class _Reading:
 
     @cached_property
     def _values(self) -> Mapping[str, Any]:
-        """The dtype and sizes of each tensor."""
+        """The serialized dtype and sizes of each tensor, by the tensor's name."""
         found: Mapping[str, Any] = self.program["graph"]["tensor_values"]
         return found
 
     @cached_property
     def _weights(self) -> Mapping[str, str]:
-        """The name in the model of each weight of the graph."""
+        """The model's name of each weight, by the weight's name in the graph."""
         weights: dict[str, str] = {}
         for spec in self.program["signature"]["input_specs"]:
             ((kind, one),) = spec.items()
@@ -134,7 +134,7 @@ class _Reading:
 
     @cached_property
     def _dims(self) -> Mapping[str, str]:
-        """The text of the size that each symbol stands for: for a dim with a step the symbol is a quotient."""
+        """The text for each symbol: the name of the dim, or `NAME/STEP` for a dim with a step."""
         dims: dict[str, str] = {}
         for spec, name in zip(self.contract.inputs, self._inputs(), strict=True):
             for size, found in zip(spec.shape, self._values[name]["sizes"], strict=True):
@@ -169,7 +169,7 @@ class _Reading:
         return f"{self._weights[name]}: {self._type(name)}" if name in self._weights else name
 
     def _module(self, stack: str) -> int:
-        """Returns the position of the innermost module of a stack `key,path,class;...`, and adds those that are new."""
+        """Returns the position of the innermost module in a stack `key,path,class;...`. Adds modules that are new."""
         place = 0
         for entry in filter(None, stack.split(";")):
             _, path, kind = (*entry.split(",", 2), "", "")[:3]
@@ -194,7 +194,7 @@ class _Reading:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yields the names of values in an argument or output. Those in a subgraph are its own."""
+    """Yields the names of the values in an argument or output. Skips subgraphs, whose names are local."""
     if isinstance(value, list):
         for one in value:
             yield from _names(one)

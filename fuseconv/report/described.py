@@ -1,4 +1,4 @@
-"""What a report says of one bundle: a tree of dataclasses, read from the files of the bundle without torch."""
+"""Reads everything that a report shows about one bundle into dataclasses, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.tuning.gains import gains
 
 CAPTURED, FUSED = "original/model.pt2", "export"
-"""The file of the captured program, and the target whose file has the fused one."""
+"""The file of the captured program, and the name of the target whose file contains the fused program."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Match:
     """A match of the plan.
 
     Attributes:
-        rule: the rule.
+        rule: the name of the rule.
         stage: the stage of the rule.
         nodes: the nodes that are replaced, in execution order.
-        ops: the op of each.
-        operands: pattern variable to the value that it stands for, as text.
-        replace: the lines that replace them.
-        applied: whether the match is replaced; if it was timed, in one target at least.
-        choices: target to what was measured there.
-        after: the positions of the nodes of the fused graph that replace them.
+        ops: the op of each node.
+        operands: the value that each pattern variable stands for, as text.
+        replace: the statements of the rule's replacement.
+        applied: whether the match is replaced, in at least one target.
+        choices: the measurement of the match in each target where it was timed.
+        after: the positions of the nodes in the fused graph that replace the match.
     """
 
     rule: str
@@ -54,34 +54,34 @@ class Match:
 
 @dataclass(frozen=True)
 class Described:
-    """What a report says of one bundle.
+    """Everything that a report shows about one bundle.
 
     Attributes:
-        name: the name of its folder; of a method also that of the method.
-        fuseconv: the version that wrote it.
-        sha256: the hash of its manifest, which has the hashes of all other files.
+        name: the name of the bundle's folder, followed by the name of the method if this is a method of a bundle.
+        fuseconv: the version of fuseconv that wrote the bundle.
+        sha256: the hash of the bundle's manifest, which contains the hashes of all other files.
         source: the model that was converted.
-        environment: the machine and the versions.
-        inputs: its inputs, as `--input` has them.
-        outputs: the names of its outputs.
-        device: the device it is for.
-        dtype: the dtype of its weights.
-        targets: target to its file.
-        mismatch: whether it was kept although a row of its parity fails.
-        tolerance: the row of the tolerance table for its dtype.
-        parity: one row per target, case and output, as the manifest has them.
-        left_out: the targets that it does not have, with the reasons.
-        limits: what its runtimes compute differently for special values.
-        tuned: the times of its targets. None if they were not measured.
+        environment: the machine and the package versions of the conversion.
+        inputs: the inputs, in the notation of `--input`.
+        outputs: the names of the outputs.
+        device: the device for which the bundle was made.
+        dtype: the dtype of the weights.
+        targets: the file of each target.
+        mismatch: whether the bundle was kept although a row of its parity fails.
+        tolerance: the row of the tolerance table for the dtype.
+        parity: one row per target, case and output, as in the manifest.
+        left_out: the targets that the bundle does not contain, with the reasons.
+        limits: the results that the runtimes compute differently for special values.
+        tuned: the times of the targets. None if the targets were not timed.
         gains: the times with and without each class of matches.
         rules: the rules that were applied.
-        docs: what these rules do, of those that are in the package unchanged.
-        matches: the matches of its plan, in order.
-        misses: where rules do not apply, with the reasons.
+        docs: the descriptions of the applied rules that the package contains unchanged.
+        matches: the matches of the plan, in order.
+        misses: the places where rules do not apply, with the reasons.
         captured: the graph of the model. None if the bundle has no `original/model.pt2`.
         fused: the graph of the target export. None if the bundle does not have the target.
-        growth: the error at borders of modules and matches. None if it was not given.
-        files: its files.
+        growth: the error at the borders of modules and matches. None if no result of `blame` was given.
+        files: the files of the bundle.
     """
 
     name: str
@@ -115,13 +115,13 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
     """Reads a bundle of one method, or one method of a bundle.
 
     Args:
-        folder: its folder.
-        blame: the output of `fuseconv blame --json` for it.
+        folder: the folder of the bundle or method.
+        blame: the file with the output of `fuseconv blame --json` for this bundle or method.
 
     Raises:
         RefusedError: a file of the bundle is missing, damaged, swapped or unexpected.
-        RuleError: its plan is invalid.
-        UsageError: it is not a bundle, or `blame` is of another model.
+        RuleError: the plan is invalid.
+        UsageError: the folder is not a bundle, or `blame` is the result for another model.
         FileError: `blame` cannot be read.
     """
     manifest = open_bundle(folder)
@@ -164,7 +164,7 @@ def _name(folder: Path) -> str:
 
 @cache
 def _docs() -> Mapping[str, str]:
-    """Returns what each rule of the package does, by the hash of the rule."""
+    """Returns the description of each rule in the package, by the rule's hash."""
     return {rule.sha256: rule.doc for rule in load_rules()}
 
 

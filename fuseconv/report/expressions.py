@@ -1,4 +1,4 @@
-"""Symbolic sizes in a torch.export archive, which are SymPy's constructor calls, as arithmetic that people write."""
+"""Converts symbolic sizes in a torch.export archive, which are SymPy constructor calls, to ordinary arithmetic."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _LARGEST = 10_000
 
 
 def readable(text: str, names: Mapping[str, str]) -> str:
-    """Returns a size as text: `2*seq + 1` for `Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))`.
+    """Formats a size: `2*seq + 1` for `Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))`.
 
     Args:
-        text: the calls. Nothing is evaluated.
-        names: symbol to the text of what it stands for.
+        text: the constructor calls. They are parsed but not evaluated.
+        names: the text for each symbol.
 
     Raises:
-        ValueError: the text is too long, or not an expression.
+        ValueError: the text is too long, or is not an expression.
     """
     if len(text) > _LARGEST:
         raise ValueError(f"a size has {len(text)} characters")
@@ -28,7 +28,7 @@ def readable(text: str, names: Mapping[str, str]) -> str:
 
 
 def symbol_in(text: str) -> str:
-    """Returns the name of the first symbol in a size. Empty if it has none."""
+    """Returns the name of the first symbol in a size. Empty if the size has no symbol."""
     return text.partition("Symbol('")[2].partition("'")[0]
 
 
@@ -40,7 +40,7 @@ def _of(node: ast.expr, names: Mapping[str, str]) -> str:
             return _of(one, names)
         case ast.Call(func=ast.Name(id="Mul"), args=[factor, quotient]) if _of(quotient, names).endswith(
             f"/{_of(factor, names)}"
-        ):  # the factor of a dim whose sizes are multiples of a number
+        ):  # the step of a dim times the dim divided by its step
             return _of(quotient, names).rpartition("/")[0]
         case ast.Call(func=ast.Name(id=name), args=args) if name in _SIGNS:
             return _SIGNS[name].join(_operand(one, name, names) for one in args).replace("+ -", "- ")

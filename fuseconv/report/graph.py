@@ -1,4 +1,4 @@
-"""The graph that a report draws: its modules, its nodes with types and source lines, and what each was made from."""
+"""Defines the graph that a report draws: modules, and nodes with types, source lines and the rewrites behind them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Module:
     """A module of the model.
 
     Attributes:
-        path: its path, such as `encoder.layer.0`. Empty for the model itself.
-        kind: its class, such as `BertLayer`. Empty if unknown.
+        path: the path of the module, such as `encoder.layer.0`. Empty for the model itself.
+        kind: the class of the module, such as `BertLayer`. Empty if unknown.
         parent: the position in `Graph.modules` of the module that calls it. -1 for the model itself.
     """
 
@@ -26,10 +26,10 @@ class Line:
     """A source line of the model.
 
     Attributes:
-        file: the position in `Graph.files`.
-        line: the number of the line.
-        function: the function that it is in.
-        code: its text, as torch.export recorded it. May be empty.
+        file: the position of the file in `Graph.files`.
+        line: the line number.
+        function: the function that contains the line.
+        code: the text of the line, as torch.export recorded it. May be empty.
     """
 
     file: int
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Made:
-    """A rewrite that made a node: the rule, and the nodes that the node replaced."""
+    """A rewrite that created a node: the rule, and the nodes that it replaced."""
 
     rule: str
     nodes: tuple[str, ...]
@@ -51,15 +51,15 @@ class Node:
     """An input, an op or an output.
 
     Attributes:
-        name: its name in the graph.
-        kind: what it is.
+        name: the name of the node in the graph.
+        kind: whether the node is an input, an op or an output.
         op: the op, such as `aten.gelu.default`. Empty for an input or output.
-        module: the position in `Graph.modules` of the innermost module that computes it.
-        inputs: the positions in `Graph.nodes` of the nodes whose values it uses, without weights.
-        arguments: its arguments as text, `name = value`.
-        types: the types of its results, such as `f32[batch, 384]`.
-        line: the innermost source line of the model. None if unknown.
-        made: the rewrites that made it, in order. Empty if it was captured.
+        module: the position in `Graph.modules` of the innermost module that contains the node.
+        inputs: the positions in `Graph.nodes` of the nodes whose values the node uses, without weights.
+        arguments: the arguments as text, `name = value`.
+        types: the types of the results, such as `f32[batch, 384]`.
+        line: the innermost source line of the model that produced the node. None if unknown.
+        made: the rewrites that created the node, in order. Empty if the node was captured.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Graph:
     """A graph.
 
     Attributes:
-        modules: the modules, each after the one that calls it. The first is the model itself.
+        modules: the modules, each after the module that calls it. The first module is the model itself.
         files: the source files.
         nodes: the inputs, then the ops in execution order, then the outputs.
     """

@@ -1,4 +1,4 @@
-"""The error at the borders of modules and matches, as `fuseconv blame --json` measured it."""
+"""Reads the errors at the borders of modules and matches from the output of `fuseconv blame --json`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FIX = "write it with `fuseconv blame BUNDLE --against MODEL --json`"
 
 @dataclass(frozen=True)
 class Error:
-    """The error at a border in one case.
+    """The error at the border of a module or match, in one case.
 
     Attributes:
-        node: the node of the captured program.
-        layer: the path of its module. Empty for the model itself.
-        op: the op of the fused program that computes it.
-        rule: the rule of the match that it is a result of, if it is one.
+        node: the node of the captured program whose value is compared.
+        layer: the path of the node's module. Empty for the model itself.
+        op: the op of the fused program that computes the value.
+        rule: the rule of the match whose result the value is. None if the value is not the result of a match.
         rms_fp64: the root mean square of the fp64 reference.
-        original: the root-mean-square error of the original in its own dtype. None if it is not finite.
-        fused: that of the fused program in PyTorch. None if it is not finite.
+        original: the root-mean-square error of the original in its own dtype. None if not finite.
+        fused: the root-mean-square error of the fused program in PyTorch. None if not finite.
     """
 
     __pydantic_config__ = ConfigDict(extra="ignore")
@@ -42,15 +42,15 @@ class Error:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to blame for a difference.
+    """The cause of a difference.
 
     Attributes:
         meaning: the cause in words.
-        targets: the targets that differ because of it. Empty if the program differs before a target is written.
-        node: the first node that differs. None if it was not found.
-        rule: the rule to blame, if it is one.
-        detail: what was found, in words. May be empty.
-        limit: whether only special values differ, and without fusions too.
+        targets: the targets that differ for this cause. Empty if the program differs before a target is written.
+        node: the first node that differs. None if the node was not found.
+        rule: the rule to blame. None if no rule is to blame.
+        detail: the finding in words. May be empty.
+        limit: whether only special values differ, and differ without fusions as well.
     """
 
     __pydantic_config__ = ConfigDict(extra="ignore")
@@ -65,12 +65,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Growth:
-    """What `blame` found.
+    """The result of `blame`.
 
     Attributes:
         case: the case in which the errors were measured.
         borders: the errors, in the order of the captured program.
-        verdicts: one per cause of a difference.
+        verdicts: one verdict per cause of a difference.
         compared: the targets that were compared.
     """
 
@@ -84,7 +84,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Why the command failed."""
+    """The error with which the command failed."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
 
@@ -94,7 +94,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the command prints with `--json`. Without a result it failed before anything was compared."""
+    """The output of the command with `--json`. An empty result means that the command failed before it compared."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
 
@@ -110,12 +110,12 @@ def read_growth(path: Path, nodes: Collection[str]) -> Growth:
     """Reads the output of `fuseconv blame --json`.
 
     Args:
-        path: the file.
-        nodes: the names of the nodes of the captured program. The errors must be of these.
+        path: the path of the file.
+        nodes: the names of the captured program's nodes. Every error in the file must belong to one of these nodes.
 
     Raises:
         FileError: the file cannot be read.
-        UsageError: the file is something else, or is of another model.
+        UsageError: the file is not such an output, the command failed, or the file belongs to another model.
     """
     try:
         printed = _FOUND.validate_json(read_plain(path))

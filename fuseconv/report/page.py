@@ -1,4 +1,4 @@
-"""The HTML file: the built page, with the data as JSON in it. No text of a bundle is ever HTML."""
+"""Writes the HTML file: the built page with the data inserted as JSON. Text from a bundle never becomes HTML."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fuseconv.errors import FileError, UnsupportedError
 from fuseconv.report.described import Described
 
 BUILT = Path(__file__).parents[1] / "lib" / "report.html"
-"""The page without data, which npm builds from `frontend/` when fuseconv is built."""
+"""The page without data. npm builds it from `frontend/` when fuseconv is built."""
 
 _EMPTY = b'<script type="application/json" id="data">null</script>'
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the page draws.
+    """The data that the page draws.
 
     Attributes:
-        fuseconv: the version that wrote the report.
-        bundles: what is shown side by side.
+        fuseconv: the version of fuseconv that wrote the report.
+        bundles: the bundles or methods, which are shown side by side.
     """
 
     fuseconv: str
@@ -36,7 +36,7 @@ def check_built() -> None:
     """Checks that the page was built with fuseconv.
 
     Raises:
-        UnsupportedError: it was not.
+        UnsupportedError: the page was not built.
     """
     if not BUILT.is_file():
         raise UnsupportedError(
@@ -54,7 +54,7 @@ def render(report: Report) -> bytes:
     """
     check_built()
     before, after = BUILT.read_bytes().split(_EMPTY)
-    # In JSON `<` occurs only in strings. Without it, no string can end the element.
+    # In JSON, `<` occurs only in strings. With every `<` escaped, no string can close the script element.
     data = _REPORT.dump_json(report).replace(b"<", rb"\u003c")
     return b"".join((before, _EMPTY.replace(b"null", data), after))
 

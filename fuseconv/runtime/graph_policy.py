@@ -50,7 +50,7 @@ class Policy(Protocol[K_contra]):
         """Records the time of a timed call. Returns whether the caller must drop the key's graph."""
 
     def room(self, key: K_contra, size: int) -> tuple[object, ...] | None:
-        """Returns the keys of the graphs to drop for a new graph of `size` bytes. None if it is not worth dropping any."""
+        """Returns the keys of the graphs to drop for a new graph of `size` bytes. None if that is not worth it."""
 
     def captured(self, key: K_contra, size: int, total: int, seconds: float) -> bool:
         """Records a capture.

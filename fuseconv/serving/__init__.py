@@ -1,6 +1,6 @@
-"""Serves bundles over HTTP: the KServe v2 inference protocol, dynamic batching, and the engine that runs the batches.
+"""Serves bundles over HTTP with the KServe v2 inference protocol and dynamic batching.
 
-The path of a request: `app` routes it, `bodies` reads its body within limits, `requests` parses it and checks it
-against the contract, `batching` groups it with others, `engine` runs the group, and `responses` writes the outputs.
-Only `engine` and `tensors` import torch.
+For each request, `app` routes the request, `bodies` reads the body within limits, `requests` parses the body and
+validates it against the contract, `batching` groups the request with others into a batch, `engine` runs the batch, and
+`responses` serializes the outputs. Only `engine` and `tensors` import torch.
 """

@@ -1,6 +1,6 @@
-"""The HTTP endpoints of the KServe v2 protocol, as an ASGI application. Nothing here imports torch.
+"""Implements the HTTP endpoints of the KServe v2 protocol as an ASGI application. Does not import torch.
 
-Every response of an error is `{"error": "what, where, fix"}` with the status of the error.
+An error response has the body `{"error": "what, where, fix"}` and the HTTP status of the error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fuseconv.serving.tracing import LOGGER, Event, Trace
 from fuseconv.version import __version__
 
 GONE = 499
-"""The status in logs and metrics of a request whose client closed the connection before it was answered."""
+"""The status in logs and metrics of a request whose client closed the connection before the response."""
 
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 
@@ -36,7 +36,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(service: Service, bodies: Bodies) -> Starlette:
-    """Returns the ASGI application of a service. When it is shut down, it drains the service."""
+    """Returns the ASGI application of a service. Shutting down the application drains the service."""
     endpoints = _Endpoints(service, bodies)
     model = "/v2/models/{model}"
     routes = [
@@ -74,7 +74,7 @@ class _Endpoints:
         self._bodies = bodies
 
     def answered(self, endpoint: Endpoint) -> Endpoint:
-        """Returns an endpoint that answers errors, and that is logged and, if it infers, measured."""
+        """Wraps an endpoint: turns exceptions into error responses, logs requests, and records metrics of inference."""
         infers = endpoint == self.infer
 
         async def answer(request: Request) -> Response:
@@ -89,7 +89,7 @@ class _Endpoints:
                 why = str(error)
                 retry = {"retry-after": "1"} if isinstance(error, BusyError) else None
                 response = JSONResponse({"error": why}, status_of(error), headers=retry)
-            except Exception as error:  # noqa: BLE001 - a bug is logged, and the other requests are served
+            except Exception as error:  # noqa: BLE001 - logs a bug and continues to serve other requests
                 why = f"{type(error).__name__}: {error}"
                 LOGGER.exception(Event("bug", request_id=trace.request_id))
                 what = f"a bug in the server; its log has the details under the request id {trace.request_id}"

@@ -1,9 +1,9 @@
-"""Dynamic batching: requests that fit together are computed in one call. Nothing here knows tensors or HTTP.
+"""Dynamic batching: runs compatible requests in one call. This module is independent of tensors and HTTP.
 
 A request has a key and a number of rows. Requests with the same key form a batch, in the order of their arrival, up to
-a number of rows. A batch begins when a worker is free and the batch is full or its first request has waited for the
-delay; while all workers are busy, batches grow by themselves. If a call fails, its batch is halved and each half is
-called again, so that only the requests that fail by themselves get the error.
+a maximum number of rows. A batch starts when a worker is free and either the batch is full or its first request has
+waited for the delay. While all workers are busy, waiting batches keep growing. If a call fails, its batch is split into
+halves and each half is run again, so that only the requests that fail on their own return an error.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Limits:
     """The limits of a batcher.
 
     Attributes:
-        rows: the maximum number of rows in a batch. A request with more is a batch by itself.
-        delay: the number of seconds that the first request of a batch waits for others while a worker is free.
-        queue: the maximum number of requests that wait.
-        timeout: the number of seconds after which a request is given up.
-        workers: the number of batches that are computed at a time.
+        rows: the maximum number of rows in a batch. A request with more rows forms its own batch.
+        delay: for how many seconds the first request of a batch waits for others while a worker is free.
+        queue: the maximum number of waiting requests.
+        timeout: the number of seconds after which a request times out.
+        workers: the number of batches that run at the same time.
     """
 
     rows: int = 1
@@ -48,7 +48,7 @@ class _Waiting(Generic[Item, Result]):
 
 
 class Batcher(Generic[Item, Result]):
-    """Groups requests and calls them. It belongs to one event loop."""
+    """Groups requests into batches and runs the batches. A batcher belongs to one event loop."""
 
     def __init__(
         self,
@@ -56,36 +56,37 @@ class Batcher(Generic[Item, Result]):
         limits: Limits,
         observe: Callable[[int, int, float], None] = lambda _requests, _rows, _waited: None,
     ) -> None:
-        """Prepares a batcher.
+        """Creates a batcher.
 
         Args:
             call: computes the results of a batch.
             limits: the limits.
-            observe: told the number of requests and rows of each batch, and the seconds that its first request waited.
+            observe: called for each batch with its number of requests, its number of rows, and the seconds that its
+                first request waited.
         """
         self._call = call
         self._limits = limits
         self._observe = observe
         self._groups: dict[Hashable, deque[_Waiting[Item, Result]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._busy = 0  # workers
+        self._busy = 0  # the number of busy workers
         self._alarm: asyncio.TimerHandle | None = None
         self._waiting = 0
         self._draining = False
 
     @property
     def waiting(self) -> int:
-        """The number of requests that no worker has begun yet."""
+        """The number of requests that no worker has started yet."""
         return self._waiting
 
     async def submit(self, item: Item, key: Hashable, rows: int) -> Result:
-        """Returns the result of a request, which is computed together with others of the same key.
+        """Runs a request in a batch with others of the same key, and returns its result.
 
         Raises:
-            BusyError: too many requests wait.
-            DrainingError: `drain` was called.
-            LateError: the result was not there in time.
-            Exception: what `call` raises for this request alone.
+            BusyError: too many requests are waiting.
+            DrainingError: `drain` was called before.
+            LateError: the request timed out.
+            Exception: the exception that `call` raises for this request alone.
         """
         if self._draining:
             raise DrainingError("the server is shutting down", where="the server", fix="send the request to another")
@@ -105,21 +106,21 @@ class Batcher(Generic[Item, Result]):
             what = f"the outputs were not computed within {self._limits.timeout:g} s"
             raise LateError(what, where="the queue", fix="try again later, or raise --timeout") from None
         finally:
-            if group and one in group:  # it is late, or its client has gone
+            if group and one in group:  # the request timed out, or its client disconnected
                 group.remove(one)
                 self._waiting -= 1
                 if not group:
                     del self._groups[key]
 
     async def drain(self) -> None:
-        """Refuses further requests, and returns when those that wait are computed."""
+        """Refuses new requests, and returns when all waiting requests are done."""
         self._draining = True
         self._begin()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _begin(self) -> None:
-        """Begins the batches that are due, and sets an alarm for the next one."""
+        """Starts the batches that are due, and sets a timer for the next batch."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -136,7 +137,7 @@ class Batcher(Generic[Item, Result]):
             task.add_done_callback(self._tasks.discard)
 
     def _due(self, group: deque[_Waiting[Item, Result]]) -> float:
-        """Returns the time at which a batch of the group begins: when it is full, or has waited for the delay."""
+        """Returns the time at which the group's next batch is due: at once if it is full, else after the delay."""
         rows = 0
         for one in group:
             rows += one.rows
@@ -145,7 +146,7 @@ class Batcher(Generic[Item, Result]):
         return group[0].since + (0.0 if self._draining else self._limits.delay)
 
     def _taken(self, key: Hashable) -> list[_Waiting[Item, Result]]:
-        """Removes the next batch of a group from the queue."""
+        """Removes the next batch of a group from the queue and returns it."""
         group = self._groups[key]
         batch = [group.popleft()]
         rows = batch[0].rows
@@ -159,12 +160,12 @@ class Batcher(Generic[Item, Result]):
         return batch
 
     async def _run(self, batch: Sequence[_Waiting[Item, Result]]) -> None:
-        """Computes a batch and delivers its results. Before that the worker begins the next batch."""
+        """Runs a batch and delivers its results. Frees the worker for the next batch before the delivery."""
         settled = await self._settled(batch)
         self._busy -= 1
         self._begin()
         for one, result in settled:
-            if one.result.done():  # it was given up
+            if one.result.done():  # the request timed out, or its client disconnected
                 continue
             if isinstance(result, Exception):
                 one.result.set_exception(result)
@@ -174,13 +175,13 @@ class Batcher(Generic[Item, Result]):
     async def _settled(
         self, batch: Sequence[_Waiting[Item, Result]]
     ) -> list[tuple[_Waiting[Item, Result], Result | Exception]]:
-        """Returns the result or the error of each request of a batch, which is computed in halves if it fails."""
+        """Runs a batch, or its halves if the batch fails. Returns the result or the error of each request."""
         batch = [one for one in batch if not one.result.done()]
         if not batch:
             return []
         try:
             return list(zip(batch, await self._call([one.item for one in batch]), strict=True))
-        except Exception as error:  # noqa: BLE001 - the request that caused it gets it
+        except Exception as error:  # noqa: BLE001 - returned to the request that caused it
             if len(batch) == 1:
                 return [(batch[0], error)]
         middle = len(batch) // 2

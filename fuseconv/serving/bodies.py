@@ -1,4 +1,4 @@
-"""Bodies of requests, read within limits of size, memory and time. Nothing here imports torch."""
+"""Reads request bodies within limits of size, memory and time. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuseconv.serving.refusals import BusyError, EncodingError, RequestError, Sl
 
 
 class Bodies:
-    """Reads bodies. Together, those that are held at a time have at most `memory` bytes."""
+    """Reads request bodies. All bodies in memory have at most `memory` bytes in total."""
 
     def __init__(self, largest: int, memory: int, timeout: float) -> None:
         """Sets the limits.
 
         Args:
-            largest: the maximum number of bytes of one body.
-            memory: the maximum number of bytes of all bodies from their first byte to the response.
+            largest: the maximum size of one body in bytes.
+            memory: the maximum total size of all bodies in bytes. A body counts from its first byte to the response.
             timeout: the number of seconds within which a body must arrive.
         """
         self._largest = largest
@@ -28,13 +28,14 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytearray]:
-        """Reads the body of a request, whose memory is accounted for until the context ends.
+        """Reads the body of a request. The body counts toward the memory limit until the context exits.
 
         Raises:
             BusyError: the memory for bodies is used up.
             EncodingError: the body is compressed.
-            SlowBodyError: it did not arrive in time.
-            TooLargeError: it is too large.
+            RequestError: the declared length is not a number.
+            SlowBodyError: the body did not arrive in time.
+            TooLargeError: the body is too large.
         """
         if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
             what = f"the body is encoded as {encoding[:32]}"
@@ -66,7 +67,7 @@ class Bodies:
 
 
 def _declared(request: Request) -> int:
-    """Returns the size that the request declares, or 0 if it does not."""
+    """Returns the size that the request declares in its content-length, or 0 if it declares none."""
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit() and len(declared) < 19):
         raise RequestError("the length is not a number", where="content-length", fix="send the number of bytes")

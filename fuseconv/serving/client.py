@@ -1,4 +1,4 @@
-"""Calls a server of the KServe v2 protocol over HTTP, fuseconv's or another. Nothing here imports torch."""
+"""Calls a server, fuseconv's or another, over HTTP with the KServe v2 protocol. Does not import torch."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from fuseconv.serving.requests import HEADER_LENGTH
 from fuseconv.serving.responses import Body, Tensor, framed
 
 BINARY = "binary_tensor_data"
-"""The extension of the protocol for tensors as binary data."""
+"""The protocol extension for sending tensors as binary data."""
 
 MAX_ANSWER = 2**30
-"""The maximum number of bytes of a response: it is data of a stranger."""
+"""The maximum size of a response in bytes, because the server is not trusted."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A server, a model on it, and how long to wait for a response in seconds."""
+    """Calls one model on a server over HTTP.
+
+    Attributes:
+        url: the URL of the server.
+        model: the name of the model.
+        timeout: how long to wait for a response, in seconds.
+    """
 
     url: str
     model: str
@@ -45,7 +51,7 @@ class Client:
             )
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the metadata of the server and of the model.
+        """Requests and returns the metadata of the server and of the model.
 
         Raises:
             UpstreamError: the server does not answer, or does not have the model.
@@ -53,15 +59,15 @@ class Client:
         return self._json(self._send("/v2")[0]), self._json(self._send(self._path)[0])
 
     def infer(self, contract: Contract, arrays: Sequence[Array], *, binary: bool) -> Mapping[str, Tensor]:
-        """Returns the outputs of one call.
+        """Sends one inference request and returns the outputs.
 
         Args:
             contract: the contract of the model.
             arrays: one array per input.
-            binary: whether tensors are sent and received as binary data. JSON has no NaN and no infinities.
+            binary: whether tensors are sent and received as binary data. JSON cannot express NaN and infinities.
 
         Raises:
-            UpstreamError: the server answers with an error, or not with the outputs of the contract.
+            UpstreamError: the server returns an error, or does not return the outputs of the contract.
         """
         made = request_of(contract, arrays, binary=binary)
         content, headers = self._send(f"{self._path}/infer", made)
@@ -108,10 +114,10 @@ class Client:
 
 
 def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> Body:
-    """Returns the body of a request for every output.
+    """Serializes an inference request that asks for every output.
 
     Raises:
-        NotFiniteError: a value has no form in JSON, and `binary` is False.
+        NotFiniteError: a value is NaN or infinite, which JSON cannot express, and `binary` is False.
     """
     inputs: list[dict[str, Any]] = []
     for spec, array in zip(contract.inputs, arrays, strict=True):
@@ -126,14 +132,14 @@ def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> 
 
 
 def answer_of(content: bytes, header_length: str | None) -> dict[str, Tensor]:
-    """Returns the outputs in the body of a response.
+    """Parses the outputs from the body of a response.
 
     Args:
         content: the whole body.
-        header_length: the value of the HTTP header `HEADER_LENGTH`, if the response has it.
+        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the response does not have the header.
 
     Raises:
-        KeyError, TypeError, ValueError, RequestError: it is not a response of the protocol.
+        KeyError, TypeError, ValueError, RequestError: the body is not a response of the protocol.
     """
     at = len(content) if header_length is None else int(header_length)
     outputs: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""The datatypes of the KServe v2 protocol and the NumPy dtypes that hold their bytes. Nothing here imports torch."""
+"""Maps dtypes to the datatypes of the KServe v2 protocol, and these to NumPy dtypes. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DATATYPES: Mapping[str, str] = {
     "u8": "UINT8",
     "bool": "BOOL",
 }
-"""Short dtype names to the names of the protocol, which has no complex numbers."""
+"""Maps short dtype names to the protocol's datatypes. The protocol has no complex datatypes."""
 
 SHORT: Mapping[str, str] = {name: short for short, name in DATATYPES.items()}
-"""The names of the protocol to short dtype names."""
+"""Maps the protocol's datatypes to short dtype names."""
 
 ARRAYS: Mapping[str, np.dtype[np.generic]] = {
     "FP64": np.dtype("<f8"),
@@ -38,11 +38,11 @@ ARRAYS: Mapping[str, np.dtype[np.generic]] = {
     "UINT8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-"""The dtype of the array that holds a tensor. NumPy has no bfloat16: its bits are in unsigned integers."""
+"""Maps the protocol's datatypes to NumPy dtypes. NumPy has no bfloat16, so unsigned integers hold the bits."""
 
 
 def datatype_in_file(name: str) -> str:
-    """Returns the protocol's name of a dtype of safetensors: `FP32` for `F32`, `INT8` for `I8`."""
+    """Returns the protocol's datatype for a safetensors dtype: `FP32` for `F32`, `INT8` for `I8`."""
     return DATATYPES[name.lower()]
 
 
@@ -58,7 +58,7 @@ def check_servable(contract: Contract, bundle: str) -> None:
 
 
 def no_datatype(dtype: str, tensor: str, bundle: str) -> UnsupportedError:
-    """Returns the error for a tensor whose dtype the protocol does not have."""
+    """Returns the error for a tensor whose dtype the protocol does not support."""
     return UnsupportedError(
         f"the KServe v2 protocol has no datatype for {dtype}, which the {tensor} has",
         where=bundle,

@@ -1,7 +1,7 @@
-"""Runs batches of requests on a loaded bundle, and exchanges its weights.
+"""Runs batches of requests on a loaded bundle, and swaps the bundle's weights.
 
-Requests are concatenated along the dim of the contract's buckets, for which the conversion proved that the model does
-not mix rows. A bundle without buckets computes each request by itself.
+Requests are concatenated along the dim of the contract's buckets. The conversion has proved that the model does not mix
+the rows of this dim. A bundle without buckets runs each request alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Described:
-    """An output in the metadata of a model: its name, datatype and shape. -1 is a size that varies."""
+    """Describes an output in the metadata of a model: name, datatype and shape. A dynamic size is -1."""
 
     name: str
     datatype: str
@@ -49,20 +49,21 @@ class Described:
 
 
 class Engine:
-    """A loaded bundle that computes batches of requests. Any thread may call it.
+    """Runs batches of requests on a loaded bundle. Any thread may call an engine.
 
     Attributes:
         bundle: the folder from which the weights were last loaded.
         contract: the contract of the bundle.
-        target: the target that was loaded.
-        outputs: the datatype and shape of each output for the metadata; -1 is a size that varies.
+        target: the name of the loaded target.
+        outputs: the name, datatype and shape of each output for the metadata. A dynamic size is -1.
     """
 
     def __init__(self, bundle: Path, target: str | None = None, device: str | None = None) -> None:
-        """Loads a bundle, and calls it once with the first inputs that it was verified with.
+        """Loads a bundle, and calls the model once with the inputs of the first case that was verified.
 
         Raises:
-            FuseconvError: it does not load, as for `fuseconv.load`, or the protocol has no datatype for a tensor.
+            FuseconvError: the bundle does not load, as for `fuseconv.load`, or the protocol has no datatype for a
+                tensor.
         """
         model = load(bundle, target=target, device=device)
         check_servable(model.contract, str(bundle))
@@ -70,7 +71,7 @@ class Engine:
         self.contract: Contract = model.contract
         self.target = model.target
         self.outputs = described_outputs(bundle, model.contract)
-        self._loaded = (model, _version(bundle))  # exchanged at once
+        self._loaded = (model, _version(bundle))  # one tuple, so that a swap is atomic
         buckets = model.contract.buckets
         has = (False,) * len(model.contract.inputs) if buckets is None else batched(model.contract, buckets)
         self._has_rows = has
@@ -80,12 +81,12 @@ class Engine:
 
     @property
     def version(self) -> str:
-        """The version of the weights: the beginning of the hash in the manifest."""
+        """The version of the weights: the first digits of the manifest's hash."""
         return self._loaded[1]
 
     @property
     def is_alive(self) -> bool:
-        """Whether calls can succeed: False after an error that leaves the device unusable for this process."""
+        """Whether calls can succeed. False after an error that makes the device unusable for this process."""
         return self._broken is None
 
     def max_rows(self) -> int:
@@ -97,9 +98,9 @@ class Engine:
         return next((array.shape[0] for array, has in zip(call, self._has_rows, strict=True) if has), 1)
 
     def key(self, call: Call) -> Hashable:
-        """Returns the key of a request: those with equal keys may be concatenated.
+        """Returns the key of a request. Requests with equal keys may be concatenated.
 
-        They have equal sizes of all other axes, and equal values of the inputs without rows.
+        Such requests have the same sizes on all other axes, and the same values for the inputs without rows.
         """
         if not any(self._has_rows):
             return object()
@@ -107,7 +108,7 @@ class Engine:
         return tuple(array.shape[1:] if has else (array.shape, array.tobytes()) for array, has in pairs)
 
     def run(self, calls: Sequence[Call]) -> list[Result]:
-        """Computes requests of one key in one call of the model.
+        """Runs requests with equal keys in one call of the model.
 
         Raises:
             UpstreamError: the artifact failed.
@@ -137,10 +138,10 @@ class Engine:
         return [Result(version, dict(zip(self.contract.outputs, own, strict=True))) for own in each]
 
     def swap(self, bundle: Path) -> None:
-        """Takes the weights of another bundle. Each batch is computed wholly with the old or the new ones.
+        """Replaces the weights by those of another bundle. Each batch uses either only the old or only the new weights.
 
         Raises:
-            FuseconvError: as for `Model.swap`. The weights are unchanged.
+            FuseconvError: the bundle does not load, as for `Model.swap`. The weights are unchanged.
         """
         fresh = self._loaded[0].with_weights(bundle)
         fresh(*_given_inputs(bundle, fresh.contract))
@@ -148,13 +149,13 @@ class Engine:
         self.bundle = bundle
 
     def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
-        """Returns one input of a batch. It is always a copy, because binary data in a body may be unaligned."""
+        """Joins one input of all requests of a batch. Always copies, because binary data in a body may be unaligned."""
         datatype = DATATYPES[self.contract.inputs[at].dtype]
         tensors = [to_torch(array, datatype) for array in arrays]
         return (torch.cat(tensors) if self._has_rows[at] else tensors[0].clone()).to(self.contract.device)
 
     def _check_device(self, error: Exception) -> None:
-        """Remembers an error after which the CUDA context of this process cannot be used."""
+        """Checks after an error whether the CUDA context still works, and records if the context is lost."""
         if self.contract.device != "cuda":
             return
         try:
@@ -165,18 +166,18 @@ class Engine:
 
 
 def _version(bundle: Path) -> str:
-    """Returns the beginning of the hash of the manifest, which has the hashes of all other files."""
+    """Returns the first digits of the manifest's hash. The manifest contains the hashes of all other files."""
     return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:12]
 
 
 def _given_inputs(bundle: Path, contract: Contract) -> list[torch.Tensor]:
-    """Returns the inputs of the first case that the bundle was verified with."""
+    """Reads the inputs of the first case with which the bundle was verified."""
     with safe_open(bundle / REFERENCE, framework="pt", device=contract.device) as file:
         return [file.get_tensor(f"0/input/{spec.name}") for spec in contract.inputs]
 
 
 def described_outputs(bundle: Path, contract: Contract) -> tuple[Described, ...]:
-    """Returns the datatypes and shapes of the outputs in the cases of the bundle.
+    """Describes the outputs from the cases that are stored in a bundle. A size that differs between cases is -1.
 
     Raises:
         UnsupportedError: an output is complex.

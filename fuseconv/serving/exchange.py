@@ -1,4 +1,4 @@
-"""An HTTP request and its response as plain values, for an application behind something else than a socket."""
+"""Calls an ASGI application without a socket, with the HTTP request and its response as plain values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Answered:
 
 
 async def answer(app: ASGIApp, sent: Sent, parts: Sequence[bytes] | None = None) -> Answered:
-    """Returns the response of an ASGI application.
+    """Calls an ASGI application with a request and returns its response.
 
     Args:
         app: the application.
         sent: the request.
-        parts: its body in the parts in which the application receives it. Default: at once.
+        parts: the body of the request, split into the chunks that the application receives. Default: one chunk.
     """
     left = list((sent.body,) if parts is None else parts)
     scope: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Calls a server of the KServe v2 protocol over gRPC. Nothing here imports torch.
+"""Calls a server over gRPC with the KServe v2 protocol. Does not import torch.
 
-The messages and the stub of the service are those of `tritonclient`, which has them for the protocol of every server.
+The message classes and the service stub come from `tritonclient`. They work with every server of the protocol.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from fuseconv.serving.responses import Tensor
 
 @dataclass(frozen=True)
 class GrpcClient:
-    """A server, a model on it, and how long to wait for a response in seconds. It has the methods of `Client`."""
+    """Calls one model on a server over gRPC, with the same methods as `Client`.
+
+    Attributes:
+        url: the URL of the server.
+        model: the name of the model.
+        timeout: how long to wait for a response, in seconds.
+    """
 
     url: str
     model: str
     timeout: float = 60.0
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the metadata of the server and of the model.
+        """Requests and returns the metadata of the server and of the model.
 
         Raises:
             UpstreamError: the server does not answer, or does not have the model.
@@ -40,14 +46,14 @@ class GrpcClient:
         about = self._call(self._service.ServerMetadata, service_pb2.ServerMetadataRequest())
         model = self._call(self._service.ModelMetadata, service_pb2.ModelMetadataRequest(name=self.model))
         inputs = [{"name": one.name, "datatype": one.datatype} for one in model.inputs]
-        # Tensors are bytes in gRPC, whether the server names the extension for HTTP or not.
+        # gRPC always sends tensors as bytes, even if the server does not list the extension for binary data over HTTP.
         return {"extensions": [*about.extensions, BINARY]}, {"platform": model.platform, "inputs": inputs}
 
     def infer(self, contract: Contract, arrays: Sequence[Array], *, binary: bool = True) -> Mapping[str, Tensor]:
-        """Returns the outputs of one call. Tensors are always sent as bytes.
+        """Sends one inference request, with tensors as bytes, and returns the outputs.
 
         Raises:
-            UpstreamError: the server answers with an error, or not with the outputs of the contract.
+            UpstreamError: the server returns an error, or does not return the outputs of the contract.
         """
         assert binary, "gRPC has no other form"
         request = service_pb2.ModelInferRequest(model_name=self.model)

@@ -1,4 +1,4 @@
-"""Tensors as JSON numbers: flat in row-major order, or nested like the shape. Nothing here imports torch."""
+"""Converts tensors from and to JSON numbers, flat in row-major order or nested like the shape, without torch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from fuseconv.serving.refusals import NotFiniteError, RequestError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _TYPES: Mapping[str, frozenset[type]] = {"BOOL": frozenset({bool}), "FP": frozenset({int, float})}
-"""The types of Python that a number of each kind of datatype may have in JSON. The others are integers."""
+"""The Python types that a parsed JSON value may have, for each kind of datatype. Other datatypes accept only int."""
 
 
 def array_of(data: list[Any], datatype: str, shape: tuple[int, ...], where: str) -> Array:
-    """Returns the array of a JSON tensor.
+    """Converts the values of a JSON tensor to an array.
 
     Args:
         data: the values, flat or nested.
-        datatype: the datatype of the protocol.
-        shape: its shape, which the contract allows.
-        where: the tensor, for errors.
+        datatype: the protocol's datatype of the tensor.
+        shape: the shape of the tensor, which the contract allows.
+        where: the name of the tensor for error messages.
 
     Raises:
-        RequestError: a value is not of the datatype or does not fit in it, or the values do not have the shape.
+        RequestError: a value has the wrong type, a value is out of the datatype's range, or the number or nesting of
+            the values does not fit the shape.
     """
     if datatype == "BF16":
         raise RequestError(
@@ -55,7 +56,7 @@ def array_of(data: list[Any], datatype: str, shape: tuple[int, ...], where: str)
 
 
 def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
-    """Returns the values in row-major order. The types are checked here: NumPy would copy strings to equal lengths."""
+    """Flattens the values in row-major order. Does not use NumPy, which would pad all strings to the same length."""
     values, fits = data, True
     if data and isinstance(data[0], list):
         fits = bool(shape) and len(data) == shape[0]
@@ -69,10 +70,10 @@ def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
 
 
 def numbers_of(array: Array, datatype: str, name: str) -> Array:
-    """Returns the flat array that a JSON writer takes.
+    """Flattens an array to a form that the JSON serializer accepts.
 
     Raises:
-        NotFiniteError: the output has NaN or infinities.
+        NotFiniteError: the array contains NaN or infinities.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     if datatype == "BF16":

@@ -1,4 +1,4 @@
-"""The JSON of the KServe v2 protocol, as it is written in the body of a request. Nothing here imports torch."""
+"""Defines and parses the JSON messages in request bodies of the KServe v2 protocol. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fuseconv.serving.refusals import RequestError, TooLargeError
 
 MAX_JSON = 8 * 2**20
-"""The maximum number of bytes of JSON. Parsed, they are up to twenty times as many, and no other request is served in
-the meantime; large tensors are sent as binary data."""
+"""The maximum size of JSON in bytes. Parsed JSON takes up to twenty times as much memory, and no other request is
+served during parsing. Large tensors are sent as binary data."""
 
 MAX_RANK = 32
 """The maximum number of axes of a tensor."""
@@ -23,14 +23,14 @@ Text = Annotated[str, Field(max_length=1024)]
 
 
 class InputParameters(BaseModel):
-    """The parameters of an input: the number of bytes of its binary data."""
+    """The parameters of an input: the size of its binary data in bytes."""
 
     model_config = _CONFIG
     binary_data_size: Size | None = None
 
 
 class Input(BaseModel):
-    """An input: its values are in `data`, or in the binary data after the JSON."""
+    """An input. Its values are in `data`, or in the binary data after the JSON."""
 
     model_config = _CONFIG
     name: Text
@@ -41,7 +41,7 @@ class Input(BaseModel):
 
 
 class OutputParameters(BaseModel):
-    """The parameters of a requested output: whether its values are sent as binary data."""
+    """The parameters of a requested output: whether the server sends its values as binary data."""
 
     model_config = _CONFIG
     binary_data: bool | None = None
@@ -56,14 +56,14 @@ class Output(BaseModel):
 
 
 class Parameters(BaseModel):
-    """The parameters of a request: whether outputs are sent as binary data if they do not say."""
+    """The parameters of a request: whether outputs without their own setting are sent as binary data."""
 
     model_config = _CONFIG
     binary_data_output: bool = False
 
 
 class InferRequest(BaseModel):
-    """The body of a request for inference."""
+    """The body of an inference request."""
 
     model_config = _CONFIG
     id: Text = ""
@@ -73,25 +73,25 @@ class InferRequest(BaseModel):
 
 
 class LoadParameters(BaseModel):
-    """The parameters of a request to load a model: the name of a bundle in the folder that the server was given."""
+    """The parameters of a load request: the name of a bundle in the server's folder for new weights."""
 
     model_config = _CONFIG
     bundle: Text | None = None
 
 
 class LoadRequest(BaseModel):
-    """The body of a request to load a model."""
+    """The body of a load request, which asks for new weights for a model."""
 
     model_config = _CONFIG
     parameters: LoadParameters = LoadParameters()
 
 
 def parsed(model: type[BaseModel], text: memoryview) -> Any:
-    """Parses JSON as a message.
+    """Parses JSON and validates it as a message.
 
     Raises:
         TooLargeError: the text is longer than `MAX_JSON`.
-        RequestError: it is not JSON, is nested too deeply, or is not such a message.
+        RequestError: the text is not JSON, is nested too deeply, or is not a message of the given type.
     """
     if len(text) > MAX_JSON:
         raise TooLargeError(

@@ -1,4 +1,4 @@
-"""The metrics of a server in the text format of Prometheus. Nothing here imports torch."""
+"""Records the metrics of a server and exports them in Prometheus's text format. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The metrics of one server. Each server has its own, so that several can be in a process."""
+    """The metrics of one server. Each server has its own registry, so that one process can run several servers."""
 
     def __init__(self) -> None:
-        """Creates the metrics without values."""
+        """Creates the metrics, without any values."""
         self._registry = CollectorRegistry()
         model = ["model"]
         self._requests = Counter(
@@ -36,12 +36,12 @@ class Metrics:
         return Histogram(f"fuseconv_{name}", text, ["model"], buckets=buckets, registry=self._registry)
 
     def request(self, model: str, status: int, seconds: float) -> None:
-        """Records a request that was answered. `model` is "" if there is no such model."""
+        """Records a request that was answered. `model` is "" if the requested model does not exist."""
         self._requests.labels(model, str(status)).inc()
         self._latency.labels(model).observe(seconds)
 
     def batch(self, model: str, requests: int, rows: int, waited: float) -> None:
-        """Records a batch that begins."""
+        """Records a batch that starts to run."""
         self._batch_requests.labels(model).observe(requests)
         self._batch_rows.labels(model).observe(rows)
         self._waited.labels(model).observe(waited)
@@ -51,19 +51,19 @@ class Metrics:
         self._calls.labels(model).observe(seconds)
 
     def swap(self, model: str) -> None:
-        """Records an exchange of weights."""
+        """Records a swap of weights."""
         self._swaps.labels(model).inc()
 
     def watch_queue(self, model: str, length: Callable[[], int]) -> None:
-        """Reads the length of the queue whenever the metrics are read."""
+        """Registers the function that gives the queue's length. It is called whenever the metrics are read."""
         self._queue.labels(model).set_function(length)
 
     def text(self) -> bytes:
-        """Returns every metric in the text format."""
+        """Returns all metrics in the text format."""
         return generate_latest(self._registry)
 
     def summary(self, model: str) -> dict[str, Any]:
-        """Returns what became of the requests of a model: by status, with batches and the mean latency in seconds."""
+        """Summarizes the requests of a model: counts by status, batches, rows, mean latency in ms, and swaps."""
         requests = {
             sample.labels["status"]: int(sample.value)
             for metric in self._requests.collect()

@@ -1,4 +1,4 @@
-"""The names of models in URLs. Nothing here imports torch."""
+"""Checks and derives the names of models in URLs. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def is_name(name: str) -> bool:
-    """Returns whether a name may be in a URL: at most 128 letters, digits, '.', '_' and '-'."""
+    """Returns whether a name is valid in a URL: at most 128 letters, digits, '.', '_' and '-'."""
     return _NAME.fullmatch(name) is not None
 
 
 def name_of(bundle: Path) -> str:
-    """Returns the name of the model of a bundle: that of its folder, without `.fuseconv`.
+    """Returns the model name of a bundle: the name of the bundle's folder without `.fuseconv`.
 
     Raises:
-        UsageError: it cannot be in a URL.
+        UsageError: the name is not valid in a URL.
     """
     name = bundle.absolute().name.removesuffix(SUFFIX)
     if not is_name(name):
@@ -30,6 +30,6 @@ def name_of(bundle: Path) -> str:
 
 
 def named_bundle(word: str) -> tuple[str, Path]:
-    """Returns the name and the path in `NAME=PATH`, or of a path alone. Raises the errors of `name_of`."""
+    """Parses `NAME=PATH`, or a path alone, into a name and a path. Raises the errors of `name_of`."""
     name, given, path = word.partition("=")
     return (name, Path(path)) if given and is_name(name) else (name_of(Path(word)), Path(word))

@@ -1,10 +1,10 @@
-"""Bundles on Ray Serve: replicas that batch as a server of one process does, behind a front that tries again.
+"""Serves bundles on Ray Serve: replicas, which batch requests, behind a front, which retries requests.
 
     serve run fuseconv.serving.on_ray:app bundles=demo=/models/demo.fuseconv replicas=2
 
-A front receives HTTP and forwards each request, as it is, to a replica, which has the engine, the batcher and the same
-application as `fuseconv serve --local`. If a replica dies, the front sends its requests to another: a call has no side
-effects.
+A front receives HTTP requests and forwards each request unchanged to a replica. A replica runs the same application as
+`fuseconv serve --local`, with an engine and a batcher per model. If a replica dies, the front sends the replica's
+requests to another replica, which is safe because a call has no side effects.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from fuseconv.serving.names import named_bundle
 from fuseconv.serving.refusals import BusyError, RequestError
 
 TRIES = 5
-"""How many replicas a request is sent to, one after the other, if they die."""
+"""The maximum number of replicas to which the front sends a request, one after the other, if replicas die."""
 
 MOST = 4096
-"""The maximum number of requests that the front has at a time."""
+"""The maximum number of requests that a front handles at the same time."""
 
 LOGGER = logging.getLogger("ray.serve")
 
 
 class Arguments(BaseModel):
-    """The arguments of the application, in `args` of a YAML file or as `name=value` of `serve run`.
+    """The arguments of the application, from `args` in a YAML file or `name=value` on the command line of `serve run`.
 
     Attributes:
-        bundles: the folder of each name; as text, `NAME=PATH` or paths, separated by commas.
+        bundles: the bundle folder of each model name. As text: `NAME=PATH` or paths, separated by commas.
         target: the target to load. Default: as for `fuseconv.load`.
-        replicas: the number of processes that have the models.
-        fronts: the number of processes that receive HTTP.
+        replicas: the number of processes that run the models.
+        fronts: the number of processes that receive HTTP requests.
         gpus: the share of a GPU that each replica takes.
         cpus: the number of processors that each replica takes.
-        max_batch: the maximum number of rows of a batch. 0 is the largest bucket.
-        delay: the number of seconds that a request waits for others.
-        workers: the number of batches of a model that a replica computes at a time.
-        queue: the number of requests of a model that may wait in a replica.
-        timeout: the number of seconds after which a request is given up.
-        max_body: the maximum number of bytes of a body.
+        max_batch: the maximum number of rows in a batch. 0 means the largest bucket.
+        delay: for how many seconds a request waits for others.
+        workers: the number of batches of a model that a replica runs at the same time.
+        queue: the maximum number of waiting requests of a model in a replica.
+        timeout: the number of seconds after which a request times out.
+        max_body: the maximum size of a body in bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,7 +80,7 @@ class Arguments(BaseModel):
 
 
 class Replica:
-    """A process with the models. Its `user_config` is `{"bundles": {NAME: PATH}}`, whose weights it takes."""
+    """A process that runs the models. Its `user_config` names bundles with new weights: `{"bundles": {NAME: PATH}}`."""
 
     def __init__(self, arguments: Arguments) -> None:
         """Loads the bundles. Raises the errors of `fuseconv.load`."""
@@ -100,30 +100,31 @@ class Replica:
         return await answer(self._app, sent)
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """Takes the weights of the bundles in the configuration, while calls go on.
+        """Swaps in the weights of the bundles in the configuration, while calls continue.
 
         Raises:
-            FuseconvError: a bundle does not load, or is of another model. Its weights are unchanged.
+            FuseconvError: a bundle does not load, or belongs to another model. The weights of the model that it was
+                meant for are unchanged.
         """
         for name, path in user_config.get("bundles", {}).items():
             await self._service.model(name).swap(Path(path).absolute())
 
     def check_health(self) -> None:
-        """Raises an error if the process must be replaced, because it has lost its GPU."""
+        """Raises UpstreamError if the process must be replaced because it has lost its GPU."""
         if not self._service.is_live:
             raise UpstreamError("a model cannot be called any more", where="the replica", fix="it is replaced")
 
 
 class Front:
-    """Receives HTTP, and forwards it to the replicas."""
+    """Receives HTTP requests and forwards them to the replicas."""
 
     def __init__(self, replicas: DeploymentHandle, max_body: int, timeout: float) -> None:
-        """Takes the handle of the replicas, and the limits for bodies."""
+        """Stores the handle of the replicas, and sets the limits for bodies."""
         self._replicas = replicas
         self._bodies = Bodies(max_body, 8 * max_body, timeout)
 
     async def __call__(self, request: Request) -> Response:
-        """Returns the response of a replica; of another one if it dies."""
+        """Forwards a request to a replica, and to another replica if the first one dies. Returns the response."""
         try:
             async with self._bodies.read(request) as body:
                 headers = tuple(request.headers.raw)
@@ -150,7 +151,7 @@ class Front:
 
 
 class NoReplicaError(RequestError):
-    """No replica lived long enough to answer."""
+    """Every replica that received the request died before it answered."""
 
     status = 503
 
@@ -159,7 +160,7 @@ def app(args: Arguments | Mapping[str, Any]) -> Application:
     """Returns the application for `serve run`, a YAML file, or `ray.serve.run`.
 
     Raises:
-        ValueError: the arguments are not those of `Arguments`.
+        ValueError: the arguments do not fit `Arguments`.
     """
     args = Arguments.model_validate(args)
     most = args.queue * len(args.bundles)
@@ -179,20 +180,20 @@ def app(args: Arguments | Mapping[str, Any]) -> Application:
 
 
 def run(arguments: Arguments, host: str, port: int, begun: Callable[[], None]) -> None:
-    """Serves until SIGTERM or SIGINT, on the cluster of RAY_ADDRESS, or on one that is started here.
+    """Serves until SIGTERM or SIGINT, on the cluster at RAY_ADDRESS or on a new local cluster.
 
     Args:
         arguments: the arguments of the application.
         host: the address to listen on.
-        port: the port.
-        begun: called when requests are accepted.
+        port: the port to listen on.
+        begun: called once the server accepts requests.
     """
     ended = threading.Event()
     ray.init(include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": host, "port": port})
         serve.run(app(arguments), name="fuseconv")
-        for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
+        for number in (signal.SIGTERM, signal.SIGINT):  # replaces the handlers that Ray has set
             signal.signal(number, lambda _number, _frame: ended.set())
         begun()
         ended.wait()

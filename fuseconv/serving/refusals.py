@@ -1,4 +1,4 @@
-"""The errors of a request, each with its HTTP status. Nothing here imports torch."""
+"""Defines the errors of a request, each with its HTTP status. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from fuseconv.errors import ContractError, FuseconvError, RefusedError, Unsuppor
 
 
 class RequestError(FuseconvError):
-    """A request that is not served: what is wrong, where, and the fix."""
+    """The base class of errors that refuse a request. Says what is wrong, where, and how to fix it."""
 
     code = "request"
     status: ClassVar[int] = 400
 
 
 class ForbiddenError(RequestError):
-    """The server was not started with what the request needs."""
+    """The server was not started with an option that the request needs."""
 
     status = 403
 
 
 class NotFoundError(RequestError):
-    """There is no such model or version."""
+    """The requested model or version does not exist."""
 
     status = 404
 
@@ -45,13 +45,13 @@ class EncodingError(RequestError):
 
 
 class NotFiniteError(RequestError):
-    """An output has NaN or infinities, which JSON cannot express."""
+    """A tensor contains NaN or infinities, which JSON cannot express."""
 
     status = 422
 
 
 class BusyError(RequestError):
-    """The queue is full."""
+    """The queue, or the memory for bodies, is full."""
 
     status = 429
 
@@ -69,7 +69,7 @@ class LateError(RequestError):
 
 
 def status_of(error: BaseException) -> int:
-    """Returns the HTTP status of an error: 4xx if the request caused it, else 500."""
+    """Returns the HTTP status of an error: the status of a RequestError, 400 if the request is at fault, else 500."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, ContractError | RefusedError | UnsupportedError | UsageError) else 500

@@ -1,7 +1,7 @@
-"""Requests for inference: JSON, and the binary data of the tensors after it. Nothing here imports torch.
+"""Parses and validates inference requests: JSON, followed by the binary data of tensors. Does not import torch.
 
-A body is checked before any array is made of it: the names and number of inputs, then dtypes and shapes against the
-contract, then the number of bytes.
+A body is validated before any array is created from it: first the names and number of inputs, then the dtypes and
+shapes against the contract, and then the number of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fuseconv.serving.messages import InferRequest, Input, parsed
 from fuseconv.serving.refusals import RequestError
 
 HEADER_LENGTH = "inference-header-content-length"
-"""The HTTP header that says how many bytes of a body are JSON. The rest is binary data."""
+"""The HTTP header that gives the size of the JSON in a body, in bytes. The rest of the body is binary data."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Request:
     """A request that satisfies the contract.
 
     Attributes:
-        id: what the client calls it. Empty if it has no name.
-        arrays: one array per input, in the order of the contract. Those of binary data share the memory of the body.
-        outputs: the names of the outputs to send, and whether each is sent as binary data.
+        id: the client's id for the request. Empty if the client gives none.
+        arrays: one array per input, in the order of the contract. Arrays from binary data share the body's memory.
+        outputs: for each output to send, by name, whether to send it as binary data.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Described:
-    """A tensor as far as the contract checks it."""
+    """The properties of a tensor that the contract checks."""
 
     dtype: str
     device: str
@@ -49,16 +49,16 @@ class _Described:
 
 
 def read_request(body: bytearray, header_length: str | None, contract: Contract) -> Request:
-    """Reads the body of a request for inference.
+    """Parses the body of an inference request and validates it.
 
     Args:
         body: the whole body.
-        header_length: the value of the HTTP header `HEADER_LENGTH`, if the request has it.
+        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the request does not have the header.
         contract: the contract of the model.
 
     Raises:
         ContractError: the request violates the contract.
-        RequestError: it is not a request of the protocol, or does not hold what it says.
+        RequestError: the body is not a request of the protocol, or its data does not match its declared sizes.
     """
     view = memoryview(body)
     split = len(body) if header_length is None else _split(header_length, len(body))
@@ -76,7 +76,7 @@ def read_request(body: bytearray, header_length: str | None, contract: Contract)
 
 
 def check_call(call: Sequence[Array], contract: Contract) -> None:
-    """Checks arrays of the dtypes of the inputs, in their order, against the rest of the contract.
+    """Checks the shapes and values of arrays against the contract. Their order and dtypes must be right already.
 
     Raises:
         ContractError: a shape or a value violates the contract.
@@ -107,7 +107,7 @@ def _described(one: Input, device: str) -> _Described:
 
 
 def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryview]:
-    """Returns the binary data of each input that has it. They follow each other in the order of the inputs."""
+    """Splits the binary data after the JSON into the data of each input, in the order of the inputs."""
     contents: dict[str, memoryview] = {}
     at = 0
     for one in inputs:
@@ -148,9 +148,9 @@ def _array(one: Input, spec: TensorSpec, contents: Mapping[str, memoryview]) -> 
 
 
 def _check_range(array: Array, spec: TensorSpec) -> None:
-    """Checks integers against the range in the contract, in which parity was proved.
+    """Checks that integers are in the contract's range, in which parity was proved.
 
-    A value outside is usually an index outside of its table, which on a GPU ends the process.
+    A value outside of the range is usually an out-of-bounds index, which on a GPU ends the process.
     """
     if spec.dtype[0] not in "iu" or not array.size:
         return

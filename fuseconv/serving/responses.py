@@ -1,4 +1,4 @@
-"""Responses of inference: JSON, and the binary data of the tensors after it. Nothing here imports torch."""
+"""Serializes inference responses: JSON, followed by the binary data of tensors. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.serving.requests import HEADER_LENGTH
 
 @dataclass(frozen=True)
 class Tensor:
-    """An output: its datatype of the protocol, and its values."""
+    """An output: its datatype in the protocol, and its values."""
 
     datatype: str
     array: Array
@@ -30,7 +30,7 @@ class Body:
 
 
 def framed(header: Mapping[str, Any], blobs: Sequence[Array]) -> Body:
-    """Returns the body that consists of JSON and of the binary data of arrays, if there are any."""
+    """Serializes a body: JSON, followed by the binary data of the arrays, if there are any."""
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     if not blobs:
         return Body(text, {"content-type": "application/json"})
@@ -41,17 +41,17 @@ def framed(header: Mapping[str, Any], blobs: Sequence[Array]) -> Body:
 def write_response(
     model: str, version: str, request_id: str, outputs: Mapping[str, Tensor], binary: Mapping[str, bool]
 ) -> Body:
-    """Writes the response to a request.
+    """Serializes the response to a request.
 
     Args:
         model: the name of the model.
         version: the version of the weights that computed the outputs.
-        request_id: what the client calls the request, or "".
+        request_id: the client's id for the request, or "".
         outputs: every output of the model by name.
-        binary: the outputs to send, and whether each is sent as binary data.
+        binary: for each output to send, by name, whether to send it as binary data.
 
     Raises:
-        NotFiniteError: an output to be sent as JSON has NaN or infinities.
+        NotFiniteError: an output that is sent as JSON contains NaN or infinities.
     """
     described: list[dict[str, Any]] = []
     blobs = []

@@ -1,4 +1,4 @@
-"""One process that serves an ASGI application with uvicorn until it is told to stop. Nothing here imports torch."""
+"""Serves an ASGI application with uvicorn in this process until a signal stops it. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fuseconv.errors import UpstreamError
 
 MAX_CONNECTIONS = 4096
 KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: longer than the minute of common proxies, which would find it closed."""
+"""How long an idle connection stays open. Common proxies reuse a connection for a minute and would otherwise find it
+closed."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens. Port 0 is a free one.
+    """Opens and returns a listening socket. Port 0 chooses a free port.
 
     Raises:
-        UpstreamError: the address is in use, or is not one of this machine.
+        UpstreamError: the address is in use, or does not belong to this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -34,13 +35,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """Returns the URL of a socket that listens."""
+    """Returns the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which would end the process by the signal that stops it."""
+    """A uvicorn server that stops at a signal, but does not raise the signal again, which would end the process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -59,13 +60,13 @@ class _Server(uvicorn.Server):
 
 
 def run(app: Starlette, listener: socket.socket, drain: float, begun: Callable[[], None] = lambda: None) -> None:
-    """Serves until SIGTERM or SIGINT. Requests that were accepted are answered before it returns.
+    """Serves until SIGTERM or SIGINT, and answers the accepted requests before it returns.
 
     Args:
         app: the application.
-        listener: the socket, from `listen`. It is closed.
-        drain: the number of seconds that accepted requests have after the signal. A second signal ends them at once.
-        begun: called when requests are accepted.
+        listener: the socket from `listen`, which is closed at the end.
+        drain: for how many seconds accepted requests may run after the signal. A second signal ends them at once.
+        begun: called once the server accepts requests.
     """
     config = uvicorn.Config(
         app,

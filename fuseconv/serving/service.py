@@ -1,6 +1,7 @@
-"""The models that a server has, by name: metadata, inference through the batcher, and exchange of weights.
+"""Manages the models of a server by name: their metadata, inference through a batcher, and swaps of weights.
 
-It knows neither HTTP nor what runs it, so that a server of one process and replicas of Ray Serve have it in common.
+This module is independent of HTTP and of the server process, so that `fuseconv serve --local` and the replicas on Ray
+Serve share it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fuseconv.serving.requests import Request
 
 
 class Served:
-    """One model: its engine, the batcher in front of it, and the threads on which it computes."""
+    """One served model: its engine, its batcher, and the threads that run its batches."""
 
     def __init__(self, name: str, engine: Engine, limits: Limits, metrics: Metrics) -> None:
-        """Prepares a model to be called from one event loop.
+        """Prepares a model that is called from one event loop.
 
         Raises:
-            UsageError: `limits.rows` is not a number of rows that the bundle can compute together.
+            UsageError: `limits.rows` is larger than the contract allows.
         """
         self.name = name
         self.engine = engine
@@ -43,23 +44,23 @@ class Served:
         metrics.watch_queue(name, lambda: self._batcher.waiting)
 
     async def infer(self, request: Request) -> Result:
-        """Returns the outputs of a request. Raises the errors of `Batcher.submit` and `Engine.run`."""
+        """Runs a request and returns its outputs. Raises the errors of `Batcher.submit` and `Engine.run`."""
         engine, arrays = self.engine, request.arrays
         return await self._batcher.submit(arrays, engine.key(arrays), engine.rows(arrays))
 
     async def swap(self, bundle: Path) -> None:
-        """Takes the weights of another bundle while calls go on. Raises the errors of `Engine.swap`."""
+        """Replaces the weights by those of another bundle, while calls continue. Raises the errors of `Engine.swap`."""
         async with self._exchange:
             await asyncio.to_thread(self.engine.swap, bundle)
         self._metrics.swap(self.name)
 
     async def drain(self) -> None:
-        """Refuses further requests, and returns when those that wait are computed."""
+        """Refuses new requests, and returns when all waiting requests are done."""
         await self._batcher.drain()
         self._pool.shutdown()
 
     def metadata(self) -> dict[str, Any]:
-        """Returns the metadata of the protocol. -1 is a size that varies."""
+        """Returns the model's metadata as the protocol defines it. A dynamic size is -1."""
         engine = self.engine
         inputs = [
             {
@@ -93,9 +94,9 @@ class Service:
         """Prepares the models.
 
         Args:
-            engines: the loaded bundle of each name.
-            limits: the limits of each model. `rows` is 0 for the largest bucket.
-            swap_from: the folder whose bundles clients may load as new weights. None: clients may not.
+            engines: the engine of each model, by the model's name.
+            limits: the limits of each model. If `rows` is 0, the limit is the largest bucket.
+            swap_from: the folder from which clients may load bundles as new weights. None if clients may not do this.
 
         Raises:
             UsageError: the limits do not fit a bundle.
@@ -110,19 +111,19 @@ class Service:
 
     @property
     def is_live(self) -> bool:
-        """Whether this process is able to compute. If not, it must be restarted."""
+        """Whether this process can still run its models. If not, the process must be restarted."""
         return all(model.engine.is_alive for model in self.models.values())
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are accepted."""
+        """Whether the service accepts requests."""
         return self.is_live and not self._draining
 
     def model(self, name: str, version: str | None = None) -> Served:
-        """Returns a model.
+        """Returns the model with a name.
 
         Raises:
-            NotFoundError: there is none with this name, or its weights have another version.
+            NotFoundError: no model has this name, or the model's weights have a different version.
         """
         if name not in self.models:
             fix = f"use one of {', '.join(sorted(self.models))}"
@@ -134,11 +135,16 @@ class Service:
         return model
 
     async def swap(self, name: str, bundle: str | None) -> None:
-        """Takes new weights for a model: of a bundle in the folder for them, or of its own folder, which was replaced.
+        """Loads new weights for a model.
+
+        Args:
+            name: the name of the model.
+            bundle: the name of a bundle in the folder for new weights. None reloads the model's own folder, whose
+                content was replaced.
 
         Raises:
-            ForbiddenError: the server was not given a folder for new weights.
-            FuseconvError: the bundle does not load, or is of another model. The weights are unchanged.
+            ForbiddenError: the server was started without a folder for new weights.
+            FuseconvError: the bundle does not load, or belongs to another model. The weights are unchanged.
         """
         model = self.model(name)
         if self._swap_from is None:
@@ -152,13 +158,13 @@ class Service:
         await model.swap(model.engine.bundle if bundle is None else self._swap_from / bundle)
 
     async def drain(self) -> None:
-        """Refuses further requests, and returns when those that wait are computed."""
+        """Refuses new requests, and returns when all waiting requests are done."""
         self._draining = True
         await asyncio.gather(*(model.drain() for model in self.models.values()))
 
 
 def _max_rows(name: str, engine: Engine, wanted: int) -> int:
-    """Returns the number of rows of a batch: the largest bucket, or what the user wants if the contract has that."""
+    """Returns the maximum rows of a batch: the largest bucket, or the user's number if the contract allows it."""
     buckets = engine.contract.buckets
     if buckets is None or wanted == 0:
         return engine.max_rows()

@@ -1,4 +1,4 @@
-"""Arrays of the protocol to tensors, and tensors to arrays. BF16 is held by the bits of unsigned integers."""
+"""Converts the protocol's arrays to tensors and back. Arrays store the bits of BF16 as unsigned integers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fuseconv.serving.responses import Tensor
 
 
 def to_torch(array: Array, datatype: str) -> torch.Tensor:
-    """Returns a tensor on the CPU that shares the memory of the array, which must be writable."""
+    """Converts an array to a CPU tensor, which shares the array's memory. The array must be writable."""
     return torch.from_numpy(array).view(torch_dtype(SHORT[datatype]))
 
 
 def of_torch(tensor: torch.Tensor) -> Tensor:
-    """Returns a tensor on the CPU as one of the protocol. They share memory if the tensor is contiguous."""
+    """Converts a CPU tensor to a tensor of the protocol, which shares its memory if the CPU tensor is contiguous."""
     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
     return Tensor(DATATYPES[short_dtype(tensor.dtype)], bits.contiguous().numpy())

@@ -1,4 +1,4 @@
-"""What tells requests apart in logs: a request id, and the trace that they belong to. Nothing here imports torch."""
+"""Identifies requests in logs by a request id and the trace that they belong to. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f
 
 @dataclass(frozen=True)
 class Trace:
-    """The names of a request.
+    """The identifiers of a request.
 
     Attributes:
-        request_id: that of the header `x-request-id`, or a new one.
-        trace_id: the trace of the header `traceparent` (W3C Trace Context), or "".
+        request_id: the value of the header `x-request-id`, or a new id.
+        trace_id: the trace id in the header `traceparent` (W3C Trace Context), or "".
     """
 
     request_id: str
@@ -29,17 +29,17 @@ class Trace:
 
     @staticmethod
     def of(headers: Mapping[str, str]) -> Trace:
-        """Reads the headers of a request. Malformed values are replaced, so that nothing in a log is misleading."""
+        """Reads the identifiers from a request's headers. Replaces malformed values, which could mislead in a log."""
         given = headers.get("x-request-id", "")
         found = _TRACEPARENT.fullmatch(headers.get("traceparent", "")[:256])
         return Trace(given if _ID.fullmatch(given) else uuid.uuid4().hex, found["trace"] if found else "")
 
 
 class Event:
-    """What a log line says: names and values. As text it is `name=value ...`."""
+    """The content of a log line: an event name and named values, which are printed as `name=value ...`."""
 
     def __init__(self, event: str, **fields: str | float) -> None:
-        """Names an event and describes it. Empty values are left out."""
+        """Creates an event with its values. Leaves out empty values."""
         self.fields = {"event": event, **{name: value for name, value in fields.items() if value != ""}}
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""Models for Triton Inference Server: their configuration and files, and what its Python backend runs."""
+"""Writes models for Triton Inference Server, and contains the model code that Triton's Python backend runs."""

@@ -1,7 +1,7 @@
-"""The configuration of a model for Triton Inference Server, from the contract of a bundle.
+"""Derives the configuration of a model for Triton Inference Server from the contract of a bundle.
 
-Triton batches requests only if every input and output has the batch as its first axis, and then leaves that axis out of
-the shapes in the configuration. A bundle allows it if the conversion proved that the model does not mix the rows.
+Triton batches requests only if the first axis of every input and output is the batch. The shapes in the configuration
+then omit this axis. A bundle allows batching if the conversion proved that the model does not mix the rows.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from fuseconv.serving.engine import Described
 from fuseconv.tritonserver.text import Enum, Message
 
 WARM_UP = "warmup"
-"""The folder beside the versions of a model in which Triton looks for the values of a warm-up."""
+"""The folder, next to the version folders of a model, in which Triton looks for the input data of a warm-up."""
 
 _DELAY_US = 2000
-"""How long the first request of a batch waits for others, in microseconds: the default of `fuseconv serve`."""
+"""How long the first request of a batch waits for others, in microseconds. `fuseconv serve` has the same default."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output as Triton is told: its datatype, and its shape with -1 for a size that varies."""
+    """Describes an input or output for Triton: name, datatype and shape. A dynamic size is -1."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     def described(self, *, batched: bool) -> Message:
-        """Returns the message of the configuration. The batch is not one of the dims."""
+        """Returns the tensor's message for the configuration. If `batched`, its dims omit the batch axis."""
         dims = self.shape[1:] if batched else self.shape
         return {"name": self.name, "data_type": type_of(self.datatype), "dims": list(dims)}
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How requests are combined.
+    """How Triton batches requests.
 
     Attributes:
-        limit: the maximum number of rows of a batch. 0: each request is computed by itself.
-        preferred: the numbers of rows for which the model has CUDA graphs.
-        reason: why requests are not combined. Empty if they are.
+        limit: the maximum number of rows in a batch. 0 means that each request runs alone.
+        preferred: the preferred numbers of rows: the bucket sizes, for which the model has CUDA graphs.
+        reason: why requests are not batched. Empty if they are batched.
     """
 
     limit: int
@@ -54,10 +54,10 @@ class Batching:
 
 
 def tensors(contract: Contract, outputs: Sequence[Described]) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns the inputs and outputs.
+    """Describes the inputs and outputs for Triton.
 
     Raises:
-        UnsupportedError: one is a scalar, which Triton does not have.
+        UnsupportedError: an input or output is a scalar, which Triton does not support.
     """
     inputs = [Tensor(spec.name, DATATYPES[spec.dtype], _shape(spec.shape)) for spec in contract.inputs]
     made = [Tensor(one.name, one.datatype, one.shape) for one in outputs]
@@ -73,7 +73,7 @@ def tensors(contract: Contract, outputs: Sequence[Described]) -> tuple[list[Tens
 
 
 def batching(contract: Contract, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Batching:
-    """Returns how Triton may combine requests."""
+    """Decides whether and how Triton may batch requests."""
     buckets = contract.buckets
     if buckets is None:
         return Batching(0, reason="the bundle has no buckets: convert with --bucket to have requests batched")
@@ -100,20 +100,20 @@ def configuration(
     libraries: Sequence[str] = (),
     warm_up: Mapping[str, Tensor] | None = None,
 ) -> Message:
-    """Returns the message `ModelConfig`.
+    """Returns the configuration of a model, the message `ModelConfig`.
 
     Args:
         name: the name of the model.
-        backend: the fields that select the backend: `backend`, or `platform`.
+        backend: the fields that select the backend: `backend`, and for some backends `platform`.
         inputs: the inputs.
         outputs: the outputs.
-        how: how requests are combined.
+        how: how requests are batched.
         device: `cpu` or `cuda`.
-        instances: how many copies of the model are loaded, on a GPU how many on each.
-        parameters: what the backend is told.
-        libraries: the paths of op libraries that ONNX Runtime loads.
-        warm_up: what the model is called with when it is loaded, before it is ready: the shapes and datatypes of the
-            values in files of `WARM_UP` with these names. Batched, they are one row.
+        instances: the number of copies of the model that Triton loads, or for `cuda` the number of copies per GPU.
+        parameters: the parameters for the backend.
+        libraries: the paths of the op libraries that ONNX Runtime loads.
+        warm_up: the inputs with which Triton warms up the model before the model is ready. Each entry describes the
+            data in the file of that name in `WARM_UP`. For a batched model, each file holds one row.
     """
     is_batched = how.limit > 0
     message: dict[str, Any] = {
@@ -138,7 +138,7 @@ def configuration(
 
 
 def type_of(datatype: str) -> Enum:
-    """Returns the name that a configuration has for a datatype of the protocol."""
+    """Returns the name of a protocol datatype in a configuration."""
     return Enum(f"TYPE_{datatype}")
 
 

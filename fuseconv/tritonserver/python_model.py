@@ -1,6 +1,7 @@
-"""The model that Triton's Python backend runs: a loaded bundle, called for the requests of a batch together.
+"""Defines the model that Triton's Python backend runs: a loaded bundle that runs the requests of a batch together.
 
-`model.py` in a repository imports it. The module `triton_python_backend_utils` exists only in the processes of Triton.
+The file `model.py` in a model repository imports this module. The module `triton_python_backend_utils` exists only in
+Triton's own processes.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fuseconv.tritonserver.python_parameters import BUNDLE, TARGET
 
 
 class TritonPythonModel:
-    """A bundle. Triton makes one per instance, each in a process of its own, and calls it from one thread."""
+    """Runs a bundle. Triton creates one object per instance, in a separate process, and calls it from one thread."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Loads the bundle.
 
         Raises:
-            FuseconvError: it does not load here; Triton reports the model as not ready, with this error.
+            FuseconvError: the bundle does not load here. Triton reports this error, and the model as not ready.
         """
         given = {key: one["string_value"] for key, one in json.loads(args["model_config"])["parameters"].items()}
         if args["model_instance_kind"] == "GPU":
@@ -40,7 +41,7 @@ class TritonPythonModel:
         self._engine = Engine(folder, given.get(TARGET))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Returns one response per request. Those that may be computed together are."""
+        """Runs compatible requests together. Returns one response per request, in the order of the requests."""
         answers: dict[int, Any] = {}
         groups: dict[Hashable, dict[int, Call]] = {}
         for at, request in enumerate(requests):
@@ -57,7 +58,7 @@ class TritonPythonModel:
         return [answers[at] for at in range(len(requests))]
 
     def _computed(self, calls: Sequence[Call]) -> list[Result | FuseconvError]:
-        """Computes calls together, or one by one if that fails, so that only those that fail get the error."""
+        """Runs the calls as one batch. If it fails, runs each call alone, so that only failing calls get an error."""
         try:
             return list(self._engine.run(calls))
         except FuseconvError as error:
@@ -65,10 +66,10 @@ class TritonPythonModel:
 
 
 def _array(request: Any, spec: TensorSpec) -> Array:
-    """Returns the values of an input. Triton has checked that it is there.
+    """Returns the values of an input. Triton has already checked that the request contains the input.
 
-    Tensors are exchanged by DLPack: NumPy has no BF16, and builds of Triton for NumPy 1 return and take empty arrays
-    where NumPy is 2.
+    Tensors are exchanged through DLPack, because NumPy has no BF16, and because Triton builds for NumPy 1 pass empty
+    arrays, in both directions, when NumPy 2 is installed.
     """
     tensor = backend.get_input_tensor_by_name(request, spec.name)
     return of_torch(dlpack.from_dlpack(tensor.to_dlpack())).array

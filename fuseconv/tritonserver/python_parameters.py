@@ -1,7 +1,7 @@
-"""The parameters in `config.pbtxt` that the model of the Python backend reads."""
+"""Names the parameters in `config.pbtxt` that the model for the Python backend reads."""
 
 BUNDLE = "bundle"
-"""The parameter with the folder of the bundle, relative to that of the version; and the name of that folder."""
+"""The parameter that gives the folder of the bundle, relative to the version's folder. Also the folder's name."""
 
 TARGET = "target"
-"""The parameter with the target to load. Without it, the default target of the bundle is."""
+"""The parameter that names the target to load. Without this parameter, the bundle's default target is loaded."""

@@ -1,4 +1,4 @@
-"""Writes a bundle as a model of a repository for Triton Inference Server: `NAME/config.pbtxt` and `NAME/1`."""
+"""Writes a bundle as a model to a Triton Inference Server model repository: `NAME/config.pbtxt` and `NAME/1`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Repository:
     """A model in a repository.
 
     Attributes:
-        model: its folder.
-        name: its name.
-        target: the target that Triton runs. None for the default target of the bundle, where Triton runs.
-        batching: how requests are combined.
-        preload: the libraries that must be in LD_PRELOAD of Triton.
+        model: the folder of the model.
+        name: the name of the model.
+        target: the target that Triton runs. None for the bundle's default target on the machine where Triton runs.
+        batching: how requests are batched.
+        preload: the libraries that Triton must load through LD_PRELOAD.
     """
 
     model: Path
@@ -71,21 +71,23 @@ def write_repository(
     instances: int = 1,
     served_at: Path | None = None,
 ) -> Repository:
-    """Writes a bundle as a model of a repository. Other models of the repository are unchanged.
+    """Writes a bundle as a model to a model repository. Leaves other models in the repository unchanged.
 
     Args:
-        bundle: the folder of the bundle, or that of a method of one.
+        bundle: the folder of the bundle, or of one of its methods.
         output: the folder of the repository.
         name: the name of the model.
-        backend: what runs the model: `python` loads the bundle as `fuseconv.load` does, and checks every request
-            against its contract; `onnxruntime` and `pytorch` run an artifact without that.
-        target: the target to run. Default: that of `fuseconv.load`; for `onnxruntime`, onnx-plugin, else onnx.
-        instances: how many copies are loaded, on a GPU how many on each.
-        served_at: the path of the repository where Triton runs. Default: its path here.
+        backend: the Triton backend that runs the model. `python` loads the bundle as `fuseconv.load` does, and checks
+            every request against the contract. `onnxruntime` and `pytorch` run an artifact without this check.
+        target: the target to run. Default for `python`: the default target of `fuseconv.load`. Default for
+            `onnxruntime`: onnx-plugin if the bundle has it, else onnx. `pytorch` always runs torchscript.
+        instances: the number of copies that Triton loads, or on a GPU the number of copies per GPU.
+        served_at: the path of the repository on the machine where Triton runs. Default: its path on this machine.
 
     Raises:
-        UsageError: the name, or the target for this backend, is not one; or the output is not a repository.
-        UnsupportedError: Triton does not have a tensor of the contract, or the backend cannot run a method.
+        UsageError: the name is invalid, the backend does not run the target, or the path of the model exists and is
+            not a model that fuseconv wrote.
+        UnsupportedError: Triton does not support a tensor of the contract, or the backend cannot run a single method.
         RefusedError: the bundle is damaged.
         FileError: the repository cannot be written.
     """
@@ -102,7 +104,7 @@ def write_repository(
     with staged(model, _check_replaceable) as staging:
         (staging / "1").mkdir()
         parameters, libraries, preload = _WRITERS[backend](folder, manifest, chosen, staging / "1")
-        if backend == "pytorch":  # which knows tensors by their positions
+        if backend == "pytorch":  # this backend identifies tensors by position
             inputs, outputs = _numbered(inputs), _numbered(outputs)
         message = configuration(
             name,
@@ -122,7 +124,7 @@ def write_repository(
 
 
 def _chosen(folder: Path, manifest: Manifest, backend: Backend, target: str | None) -> str | None:
-    """Returns the target to run, or None for the default target of the bundle."""
+    """Returns the target to run. None means the bundle's default target on the machine where Triton runs."""
     if backend == "python":
         return None if target is None else choose_target(manifest, target, folder)
     known = (onnx_plugin.SPEC.name, onnx.SPEC.name) if backend == "onnxruntime" else (torchscript.SPEC.name,)
@@ -137,11 +139,11 @@ def _chosen(folder: Path, manifest: Manifest, backend: Backend, target: str | No
 
 
 Files = tuple[Mapping[str, str], tuple[str, ...], tuple[str, ...]]
-"""The parameters of the backend, the libraries that it loads, and those that must be preloaded."""
+"""The backend's parameters, the libraries that the backend loads, and the libraries that Triton must preload."""
 
 
 def _write_python(folder: Path, manifest: Manifest, target: str | None, version: Path) -> Files:
-    """Copies the bundle, or of a method the whole bundle, and writes `model.py`."""
+    """Copies the whole bundle, even if only one method of it is served, and writes `model.py`."""
     del manifest  # every file is copied
     whole = weights_folder(folder)
     if whole != folder:
@@ -153,7 +155,7 @@ def _write_python(folder: Path, manifest: Manifest, target: str | None, version:
 
 
 def _write_onnxruntime(folder: Path, manifest: Manifest, target: str | None, version: Path) -> Files:
-    """Copies the ONNX model, the files of its weights, and the op library."""
+    """Copies the ONNX model, its weight files and the op library."""
     assert target is not None
     shutil.copy(folder / manifest.targets[target], version / "model.onnx")
     for name in (WEIGHTS, f"{onnx.SPEC.artifact}.data"):
@@ -187,9 +189,10 @@ _WRITERS: Mapping[Backend, Callable[[Path, Manifest, str | None, Path], Files]] 
 def _write_warm_up(
     folder: Path, manifest: Manifest, inputs: list[Tensor], staging: Path, *, batched: bool
 ) -> dict[str, Tensor]:
-    """Writes the inputs of the first case with which the bundle was verified; batched, their first row.
+    """Writes the inputs of the first verified case as warm-up data, or only their first row for a batched model.
 
-    Returns their datatypes and shapes by the names of the files, or nothing if one is empty.
+    Returns:
+        A description of each file's tensor, by file name. Empty if an input is empty, and then nothing is written.
     """
     found, contents = {}, {}
     with safe_open(folder / REFERENCE, framework="pt") as file:
@@ -210,7 +213,7 @@ def _numbered(each: list[Tensor]) -> list[Tensor]:
 
 
 def _check_replaceable(model: Path) -> None:
-    """Raises UsageError if a path that exists is not a model that fuseconv wrote."""
+    """Raises UsageError if an existing path is neither an empty folder nor a model that fuseconv wrote."""
     config = model / CONFIG
     if is_plain(config) and read_plain(config).startswith(_MARK.encode()):
         return

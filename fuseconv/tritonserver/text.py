@@ -1,4 +1,4 @@
-"""Text of protocol buffers, as `config.pbtxt` has it. Nothing here imports torch."""
+"""Serializes messages in the text format of protocol buffers, as used in `config.pbtxt`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Message = Mapping[str, Any]
-"""The fields of a message. A field that is a list is repeated."""
+"""The fields of a message. A list is a repeated field."""
 
 
 class Enum(str):
-    """The name of a value of an enumeration, which is written without quotes."""
+    """The name of an enum value, which is written without quotes."""
 
     __slots__ = ()
 
 
 def spell(message: Message) -> str:
-    """Returns the text of a message."""
+    """Serializes a message as text."""
     return "\n".join(_lines(message)) + "\n"
 
 
