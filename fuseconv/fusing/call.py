@@ -1,6 +1,6 @@
-"""The calls that a captured graph supports: the containers, the constants, and what every tensor must be.
+"""Describes and checks the calls that a captured graph supports: argument containers, constants and tensors.
 
-Any other call is an error, because the graph is not verified for it. Tensors are checked by `contract.expected`.
+Any other call is an error, because the graph is not verified for that call. `contract.expected` checks the tensors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FIX = "fuse the model again with inputs like these; name the sizes that may vary
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument that is not a tensor. Its value is part of the graph."""
+    """An argument that is not a tensor. Capture made its value part of the graph."""
 
     name: str
     value: Any
 
     def check(self, found: Any) -> None:
-        """Checks one leaf of a call.
+        """Checks that one leaf of a call equals this constant.
 
         Raises:
-            ContractError: the leaf has another type or value.
+            ContractError: the type or the value of the leaf differs.
         """
         if type(found) is not type(self.value) or found != self.value:
             place = f"input {self.name}"
@@ -49,12 +49,12 @@ class Constant:
 
 
 def operand_like(spec: InputSpec, placeholder: Node, ranges: Mapping[Any, Any]) -> Expected | Constant:
-    """Returns what a call passes for a placeholder.
+    """Returns the tensor or the constant that a call must pass for a placeholder.
 
     Args:
-        spec: what the placeholder stands for.
-        placeholder: the placeholder. Its value is a fake tensor, or the constant it represents.
-        ranges: symbol to the range of a dim.
+        spec: the entry of the placeholder in the input signature of the program.
+        placeholder: the placeholder. Its value is a fake tensor, or the constant that the placeholder represents.
+        ranges: maps each symbol to the range of its dim.
 
     Raises:
         UnsupportedError: a size is not a multiple of one dim.
@@ -69,14 +69,14 @@ def operand_like(spec: InputSpec, placeholder: Node, ranges: Mapping[Any, Any]) 
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """The calls that a captured graph supports. It is immutable, so that copies of a module can share it.
+    """The calls that a captured graph supports. The object is immutable, so that copies of a module can share it.
 
     Attributes:
         operands: the leaves that the graph takes, in order: the parameters, buffers and constants of the model, then
             the inputs.
-        arguments: the containers of the inputs: (args, kwargs).
+        arguments: the pytree structure of the inputs, (args, kwargs).
         keywords: the names in kwargs, in order.
-        results: the containers of the outputs.
+        results: the pytree structure of the outputs.
         device: the device type on which the graph was captured.
         autocast: the autocast setting during capture, which determines the dtypes in the graph.
     """
@@ -92,10 +92,11 @@ class CapturedCall:
         return self
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Returns the leaves of a call, with keywords in the order of the capture.
+        """Returns the leaves of a call. Keyword arguments are ordered as in the capture.
 
         Raises:
-            ContractError: the call has other containers, or passes a positional argument by keyword.
+            ContractError: the containers of the call differ from the capture, or a positional argument is passed by
+                keyword.
         """
         ordered = {name: kwargs[name] for name in (*self.keywords, *kwargs) if name in kwargs}
         leaves, found = pytree.tree_flatten((args, ordered))

@@ -1,4 +1,4 @@
-"""`fuse`: turns a model in this process into a fused module, which trains like the model. No file is written."""
+"""`fuse` turns a model in this process into a fused module that can be trained. It writes no file."""
 
 from __future__ import annotations
 
@@ -38,23 +38,25 @@ def fuse(
     """Returns a module with fused ops that computes and trains like `model`.
 
     The fused module shares the parameters and buffers of the model, under the same names. An optimizer of the model
-    keeps working, a state dict of the model loads, and training one of the two modules trains both. Only rules that
-    preserve every gradient and read no value that may change are applied. A rule is skipped, with a warning, at each
-    match where it computes something else. The outputs, gradients and buffers of the fused module are compared with
-    those of the model before it is returned.
+    keeps working, a state dict of the model loads, and training one of the two modules trains both. A rule is applied
+    only if it preserves every gradient and does not depend on a value that may change. Where a replacement computes
+    something else than the matched ops, the match is skipped with a warning. Before `fuse` returns, it compares the
+    outputs, gradients and buffers of the fused module with those of the model.
 
-    The graph is specific to what it was captured with: train or eval mode, dtypes, devices, sizes, and the autocast
-    setting at the call of `fuse`. Call `fuse` again for another setting; both modules share the parameters.
+    The captured graph is valid only for the mode (train or eval), dtypes, devices, sizes and autocast setting of the
+    call of `fuse`. Call `fuse` again for another setting; both fused modules share the model's parameters.
 
     Args:
-        model: the module. It is not changed.
-        example_inputs: the inputs of a call: a tensor, a sequence of positional arguments, or a mapping of keywords.
+        model: the module. `fuse` does not change it.
+        example_inputs: the inputs of a call: a tensor, a sequence of positional arguments, or a mapping of keyword
+            arguments.
         rules: a rule file or folder. Default: the rules that come with fuseconv.
-        backend: the backend of the ops that have several on CUDA, such as `linear_act`. Default: each op chooses.
-        dynamic_shapes: the sizes that may vary, as in `torch.export.export`. Default: none.
+        backend: the backend for the ops that have several backends on CUDA, such as `linear_act`. Default: each op
+            chooses.
+        dynamic_shapes: the dims whose sizes may vary, as in `torch.export.export`. Default: all dims are static.
 
     Returns:
-        The fused module. Its attribute `plan` lists what was fused and what nearly matched.
+        The fused module. Its attribute `plan` lists the fusions and the near misses.
 
     Raises:
         ParityError: the fused module does not compute what the model computes.
@@ -76,7 +78,7 @@ def fuse(
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
     fused = _fused(model, program, chosen, backend)
-    # Steps that change random numbers were tested match by match. Here they are replaced by the model's own ops.
+    # Steps that change random numbers were tested match by match. This comparison uses the model's own ops instead.
     proved = chosen.drawing_the_same()
     check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
     return fused
@@ -113,7 +115,7 @@ def _fused(model: nn.Module, program: Program, chosen: Plan, backend: str | None
 
 
 def _choose(graph: Graph, backend: str) -> None:
-    """Sets the `backend` argument of every op that has one."""
+    """Sets the `backend` argument of every fuseconv op that takes this argument."""
     having = [
         node
         for node in graph.nodes

@@ -1,4 +1,4 @@
-"""A fused model as a module: the parameters and buffers of the original under the same names, and the fused graph."""
+"""A fused model as a module: it runs the fused graph with the parameters and buffers of the original model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from fuseconv.program.captured import Program
 
 
 class Fused(nn.Module):
-    """Calls a fused graph with the parameters and buffers of the model from which it was captured.
+    """Runs a fused graph with the parameters and buffers of the model from which the graph was captured.
 
-    The parameters and buffers are those of the model, under the same names. Dtypes, devices, sizes, the mode and the
-    autocast setting are fixed by the graph. A call that differs is an error with a fix.
+    The module shares its parameters and buffers with the model, under the same names. The graph determines the dtypes,
+    devices, sizes, mode (train or eval) and autocast setting. A call that differs raises an error that says how to fix
+    the call.
 
     Attributes:
         plan: the fusions and the near misses.
@@ -47,7 +48,7 @@ class Fused(nn.Module):
         self._program = exported.graph_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the graph. The arguments have the structure of `example_inputs`.
+        """Runs the graph. The arguments must have the structure of `example_inputs`.
 
         Raises:
             ContractError: a dtype, device, size, container or the autocast setting differs from the capture.
@@ -67,10 +68,10 @@ class Fused(nn.Module):
         return found
 
     def train(self, mode: bool = True) -> Fused:
-        """Does nothing if the mode is that of the capture.
+        """Accepts only the mode of the capture, in which the module already is.
 
         Raises:
-            UsageError: the mode differs: dropout and batch norm are fixed in the graph.
+            UsageError: the mode differs. Capture fixed the behavior of dropout and batch norm in the graph.
         """
         if mode != self.training:
             names = ("eval", "train") if mode else ("train", "eval")
@@ -83,9 +84,10 @@ class Fused(nn.Module):
 
 
 def _guards(exported: ExportedProgram) -> nn.Module | None:
-    """Returns a function that checks sizes like torch: guards on several sizes, or on multiples.
+    """Returns a module that checks the guards of torch.export on combinations or multiples of sizes, if any exist.
 
-    Guards that a product of sizes is not 1, which torch adds if it does not broadcast, are ignored.
+    The module leaves out the guards that a product of sizes is not 1. torch adds these guards where it assumes that a
+    dim is not broadcast.
     """
     guards = exported._guards_code
     exported._guards_code = [guard for guard in guards if not guard.endswith(" != 1")]
@@ -107,7 +109,7 @@ def _check_guards(guards: nn.Module, leaves: list[Any]) -> None:
 
 
 def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | Tensor:
-    """Returns the tensor of the module that a placeholder represents, or the constant."""
+    """Returns the path of the parameter or buffer that a placeholder represents, or the constant tensor itself."""
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
         return tuple(str(spec.target).split("."))
     if spec.kind == InputKind.CONSTANT_TENSOR and isinstance(constant := constants[str(spec.target)], Tensor):
@@ -117,7 +119,7 @@ def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | T
 
 
 def _adopt(fused: nn.Module, model: nn.Module) -> None:
-    """Registers all parameters and buffers of a model under the same paths."""
+    """Registers all parameters and buffers of the model in the fused module, under the same paths."""
     for path, module in model.named_modules(remove_duplicate=False):
         if not module._parameters and not module._buffers:
             continue

@@ -1,6 +1,7 @@
-"""Compares a fused module with its model: outputs, gradients and buffers, within the tolerance table.
+"""Compares the outputs, gradients and buffers of a fused module with those of the model, within the tolerance table.
 
-The reference is the captured graph in float64. Random ops use the same random numbers in all three runs.
+The reference is a run of the captured graph in float64. Random ops generate the same random numbers in the runs of the
+model, of the fused module and of the reference.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Outcome = Mapping[str, Tensor]
 """The results of a run by name: outputs, gradients, and buffers after the run."""
 
 Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
-"""Maps (buffers, leaves of the inputs) to the leaves of the outputs. Buffers are mutated."""
+"""Maps (buffers, leaves of the inputs) to the leaves of the outputs. The call may mutate the buffers."""
 
 
 def check_against(
@@ -36,14 +37,14 @@ def check_against(
     """Verifies a fused module on its example inputs.
 
     Args:
-        model: the original.
+        model: the original model.
         program: the captured model.
         fused: the fused module.
         args: the positional example inputs.
         kwargs: the keyword example inputs.
 
     Raises:
-        ParityError: an output, gradient or buffer differs from that of the model.
+        ParityError: an output, gradient or buffer of the fused module differs from the model's.
     """
     inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
 
@@ -71,12 +72,12 @@ def check_against(
 def check_sizes(
     model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Verifies that the captured program equals the model at sizes for which torch.export makes assumptions.
+    """Verifies that the captured program equals the model at sizes about which torch.export makes assumptions.
 
     Sizes that the graph or the model rejects are skipped.
 
     Args:
-        model: the original.
+        model: the original model.
         program: the captured model.
         captured: the captured program as a module, without fusions.
         args: the positional example inputs.
@@ -151,7 +152,7 @@ def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Ou
 def _outcome(
     outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
 ) -> Outcome:
-    """Names the results of a run. A missing gradient counts as zero, as for an optimizer."""
+    """Computes the gradients of a run and returns all its results by name. A missing gradient counts as zero."""
     given = {f"output {at}": value for at, value in enumerate(outputs) if isinstance(value, Tensor)}
     outcome = {name: value.detach() for name, value in given.items()}
     outcome |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
@@ -174,7 +175,7 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _input(value: Any, dtype: torch.dtype | None) -> Any:
-    """Returns a copy of an input, which requires grad if it is floating."""
+    """Returns a copy of an input. A floating-point copy requires grad."""
     if not isinstance(value, Tensor):
         return value
     copy = value.detach().clone()
@@ -182,5 +183,5 @@ def _input(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _written(leaf: Any) -> Any:
-    """Returns the tensors that the model may mutate."""
+    """Returns a clone of a tensor, which the model may mutate. Other values are returned as they are."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,1 +1,1 @@
-"""The rule language: schema, grammar and predicates of rule files, read and checked without torch."""
+"""The rule language: the schema, grammar and predicates of rule files. Reading and checking a file needs no torch."""

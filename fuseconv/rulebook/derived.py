@@ -1,12 +1,12 @@
-"""Derives examples from a rule: each alternative of its pattern becomes a program in the context that the rule gives.
+"""Derives example programs from a rule: each alternative of the pattern becomes a program in the rule's context.
 
-The context has the inputs of the program, the values of pattern variables that are not tensors, and lines before and
-after the match if it is not the whole program:
+The context lists the inputs of the program and the values of pattern variables that are not tensors. If the match is
+not the whole program, the context also contains the lines before and after the match:
 
     "context": ["x: f64[n, 8]", "w: parameter f64[4, 8]", "mode = 'none'", "mode = 'tanh'"]
 
-A written example needs only the lines that differ from the first example: a line replaces the line that binds the same
-name. A complete program is used as it is.
+A written example needs only the lines that differ from the first example: each line replaces the line that binds the
+same name. A complete program is used as it is.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _FIX = "give it a value in `context`, for example `eps = 1e-6`"
 def derived_examples(
     alternatives: Sequence[Sequence[Line]], results: Sequence[str], context: Sequence[str]
 ) -> list[list[str]]:
-    """Returns one program per alternative, or one per value if the context gives several values for a variable.
+    """Returns one program per alternative. If the context gives a variable several values, returns one per value.
 
     Args:
         alternatives: the parsed lines of `match`.
-        results: the replaced values, which a program returns.
-        context: the context described above. Empty for no examples.
+        results: the names of the replaced values, which each program returns.
+        context: the context described above. If it is empty, no programs are returned.
 
     Raises:
-        RuleTextError: a required argument has no value.
+        RuleTextError: the context gives no value for a required argument.
     """
     if not context:
         return []
@@ -69,14 +69,14 @@ def derived_examples(
 
 
 def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Returns a program in which lines replace those that bind the same names. Dead lines are removed.
+    """Returns a program in which new lines replace the lines that bind the same names. Dead lines are removed.
 
     Args:
         base: a program.
         lines: the lines that differ, or a complete program.
 
     Raises:
-        RuleTextError: neither program has a `return` line, or a line is not in the grammar.
+        RuleTextError: neither program has a `return` line, or a line does not follow the grammar.
     """
     bound = {name for line in lines for name in _bound(line)}
     if "return" in bound and all(name in bound for line in lines for name in _read(line)):
@@ -108,7 +108,7 @@ def _program(
 
 
 def _called(line: Line, call: Call, given: Mapping[str, str], bound: set[str]) -> str:
-    """Returns one op of the pattern with its variables replaced by their values in the context."""
+    """Returns one op line of the pattern in which values of the context replace the variables."""
     words = [_word(term, given, bound) for term in call.args]
     while words and words[-1] is None:
         words.pop()
@@ -127,7 +127,7 @@ def _factors(call: Call, given: Mapping[str, str], bound: set[str]) -> list[str]
 
 
 def _product(target: str, factors: Sequence[str]) -> list[str]:
-    """Writes a product as multiplications from left to right. A product of one factor needs none."""
+    """Returns a product as multiplications from left to right. A product of one factor needs no multiplication."""
     if len(factors) == 1:
         return []
     names = [*(f"{target}{at}" for at in range(1, len(factors) - 1)), target]
@@ -139,7 +139,7 @@ def _product(target: str, factors: Sequence[str]) -> list[str]:
 
 
 def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
-    """Returns a term as an example writes it, or None for a variable without a value, whose argument is omitted."""
+    """Returns a term as text for an example. Returns None for a variable without a value; its argument is omitted."""
     match term:
         case Name(id=name):
             return given.get(name, name if name in bound else None)
@@ -153,7 +153,7 @@ def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
 
 
 def _ordered(lines: Sequence[str], kept: set[str]) -> list[str]:
-    """Orders lines so that each name is bound before it is used, and drops dead lines unless they must be kept."""
+    """Orders lines so that each name is bound before its use. Drops dead lines that are not in `kept`."""
     last = next((line for line in lines if line.startswith("return ")), None)
     if last is None:
         raise RuleTextError("the program does not end with `return NAMES`", 0, "add the line, or `context`")

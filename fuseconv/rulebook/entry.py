@@ -1,6 +1,6 @@
-"""The written form of a rule file: fragments, tables and short examples, which expand to plain rules.
+"""The file format of rules: fragments, tables and abbreviated examples, which expand to plain rules.
 
-The models below define the format: they parse the files, and `rules/schema.json` is generated from them.
+The pydantic models below define the format. They validate the files, and `rules/schema.json` is generated from them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 _PLACE = re.compile(r"\{(\w+)\}")
 
 Table = Annotated[list[dict[str, str]], Field(min_length=1, max_length=256)] | None
-"""The rows of a table: placeholder to text."""
+"""The rows of a table. Each row maps placeholders to texts."""
 
 
 class RuleExamples(Examples):
-    """Examples in their written form.
+    """Examples as written in a rule file.
 
     Attributes:
-        context: the program from which an example of each alternative is derived: inputs, values of pattern variables,
-            and lines before and after the match. A program in `hit` or `miss` needs only the lines that differ from the
-            first derived example, or without a context from the first written one.
+        context: lines from which an example of each alternative of `match` is derived: inputs, values of pattern
+            variables, and lines before and after the match. A program in `hit` or `miss` needs only the lines that
+            differ from the first derived example or, without a context, from the first `hit` example.
     """
 
     context: list[str] = Field(default=[])
 
 
 class RuleEntry(RuleFields):
-    """A rule or a table of rules in its written form.
+    """A rule or a table of rules as written in a rule file.
 
     Attributes:
-        for_: the rows of a table. Each row gives one rule, with `{KEY}` in its texts replaced by the value of the row.
-            Lines that become empty are dropped.
-        equality: whether `replace` may be replaced by `match` too. The entry then gives two rules of the stage
-            `search`; the second has `-reversed` in its name and is tested on examples derived from the context.
+        for_: the rows of a table. Each row gives one rule, in which the row's value of KEY replaces `{KEY}` in every
+            text. Lines that become empty are dropped.
+        equality: whether the rule also holds in reverse, so that `match` may replace `replace`. The entry then gives
+            two rules of the stage `search`. The name of the second ends with `-reversed`, and the second is tested on
+            examples that are derived from the context.
     """
 
     name: str = Field(pattern=r"^[a-z0-9{}-]+$", max_length=60)
@@ -57,13 +58,14 @@ class RuleEntry(RuleFields):
 
 
 class RuleFile(BaseModel):
-    """A rule file: the files or folders it includes, relative to it, then its own rules. The order breaks ties.
+    """A rule file. It includes other files and defines rules. The order of the rules breaks ties.
 
     Attributes:
-        include: files or folders. Their fragments can be used in this file.
-        ops: Python files, relative to this one, that register the ops of the rules. They run only if trusted.
-        stage: the stage of the rules that do not name one.
-        for_: the table of the rules whose names have a placeholder and that have no table of their own.
+        include: files or folders, relative to this file. Their rules come first, and this file can use their fragments.
+        ops: Python files, relative to this file, that register the ops of the rules. They run only if the user trusts
+            them.
+        stage: the stage of the rules that do not name a stage.
+        for_: the table for the rules whose names contain a placeholder and that have no table of their own.
         let: fragments: named lines or conditions.
         rules: the rules.
     """
@@ -85,8 +87,8 @@ class Expanded:
 
     Attributes:
         fields: the argument of `Rule.model_validate`.
-        origins: the JSON pointer of a line in the plain rule to the pointer of the line in the entry.
-        written: the fields of the entry, with the row of its table filled in.
+        origins: maps the JSON pointer of a line in the plain rule to the pointer of its source line in the entry.
+        written: the fields of the entry, in which the values of the table row replace the placeholders.
     """
 
     fields: dict[str, Any]
@@ -94,7 +96,7 @@ class Expanded:
     written: Mapping[str, Any]
 
     def origin(self, pointer: str) -> str:
-        """Returns where a part of the plain rule is written, as a pointer inside the entry."""
+        """Returns the JSON pointer, inside the entry, of the source of a part of the plain rule."""
         return self.origins.get(pointer, pointer)
 
 
@@ -126,13 +128,13 @@ def expand(
     """Yields the plain rules to which an entry expands.
 
     Args:
-        entry: the rule in its written form.
+        entry: the rule as written in its file.
         fragments: the fragments of its file and of the included files.
-        stage: the stage of the file.
-        table: the table of the file.
+        stage: the stage that the file sets for its rules.
+        table: the table that the file sets for its rules.
 
     Raises:
-        NamesError: a text is not in the grammar. The error has its pointer inside the entry.
+        NamesError: a line or condition does not follow the grammar. The error gives its pointer inside the entry.
     """
     values = entry.model_dump(by_alias=True, exclude_unset=True)
     values = ({"stage": stage} if stage else {}) | values
@@ -146,7 +148,7 @@ def expand(
 
 
 def _reversed(found: Expanded) -> Expanded:
-    """Returns the rule that replaces what another inserts by what it matches."""
+    """Returns the reverse of a rule: it matches what the rule inserts and inserts what the rule matches."""
     match, replace = found.fields["match"], found.fields["replace"]
     if found.fields.get("stage") != "search":
         raise NamesError("/equality", "an equality is not of the stage search", 'write "stage": "search"')
@@ -169,7 +171,7 @@ def _reversed(found: Expanded) -> Expanded:
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:
-    """Returns a JSON value with the placeholders in its texts replaced from a row of a table."""
+    """Returns a JSON value in whose texts the values of a table row replace the placeholders."""
     if isinstance(value, dict):
         return {key: _filled(inner, row, pointer) for key, inner in value.items()}
     if isinstance(value, list):
@@ -232,7 +234,7 @@ def _written(lines: Sequence[str], base: Sequence[str], pointer: str) -> list[st
 
 
 def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> list[list[tuple[str, str]]]:
-    """Returns the alternatives to which `match` or `replace` expands: lines with their source positions."""
+    """Returns the alternatives to which `match` or `replace` expands, as lists of lines with source positions."""
     if not value:
         return []
     nested = not isinstance(value[0], str)
@@ -241,5 +243,5 @@ def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> l
 
 
 def _lines(value: Sequence[Any], pointer: str) -> list[tuple[str, str]]:
-    """Returns lines with their source positions, without the lines that a table leaves empty."""
+    """Returns the lines that are not empty, with their source positions. A row of a table may make a line empty."""
     return [(text, f"{pointer}/{at}") for at, text in enumerate(value) if text]

@@ -1,4 +1,4 @@
-"""Fragments: the named lines and conditions in `let`, and the expansion of one written line to several.
+"""Fragments, the named lines and conditions in `let`, and the expansion of lines that call fragments.
 
 A fragment of lines is called like an op and may have alternatives. A fragment of conditions is called like a predicate:
 
@@ -7,8 +7,8 @@ A fragment of lines is called like an op and may have alternatives. A fragment o
       "weights(w, b)": ["is_parameter(w, b)", "rank(w) == 2"]
     }
 
-In a line, `(a | b)` is a choice and `b?` is an operand that may be None. The expansion works on text: a line is
-expanded before its results are parsed as rule lines.
+In a line, `(a | b)` is a choice and `b?` is an operand that may be None. The expansion works on text. The expanded
+lines are parsed as rule lines afterwards.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _HEADER = 'write "RESULTS = NAME(PARAMETERS)" for lines, or "NAME(PARAMETERS)" f
 
 @dataclass(frozen=True)
 class Fragment:
-    """Named lines, in alternatives, or named conditions.
+    """Named lines, which may have alternatives, or named conditions.
 
     Attributes:
-        name: the name in calls.
-        parameters: the names for which a call gives terms.
-        results: the names that a call binds. Empty for conditions.
-        alternatives: the expansions. Conditions have exactly one.
+        name: the name by which the fragment is called.
+        parameters: the names that the arguments of a call replace.
+        results: the names that the targets of a call replace. Empty for conditions.
+        alternatives: the expansions. A fragment of conditions has exactly one.
     """
 
     name: str
@@ -65,7 +65,7 @@ Fragments = Mapping[str, Fragment]
 
 @contextmanager
 def located(pointer: str) -> Iterator[None]:
-    """Adds the JSON pointer of a text to an error in it, unless the error has one."""
+    """Adds a JSON pointer to an error raised in the block, unless the error already has a pointer."""
     try:
         yield
     except NamesError:
@@ -78,7 +78,8 @@ def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) ->
     """Parses one entry of `let`.
 
     Raises:
-        RuleTextError: the header has neither of the two forms, or conditions have alternatives.
+        RuleTextError: the header is not `RESULTS = NAME(PARAMETERS)` or `NAME(PARAMETERS)`, or conditions have
+            alternatives.
     """
     match _statement(header):
         case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
@@ -99,10 +100,10 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
 
     Args:
         lines: each line with its JSON pointer.
-        fragments: the fragments that may be called.
+        fragments: the fragments that the lines may call.
 
     Raises:
-        NamesError: a line is not in the grammar of this module, or there are too many alternatives.
+        NamesError: a line does not follow the grammar of this module, or there are too many alternatives.
     """
     taken = {name for text, _ in lines for name in names_in(text)}
     found: list[list[tuple[str, str]]] = [[]]
@@ -123,7 +124,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
 def expand_conditions(
     conditions: Sequence[tuple[str, str]], fragments: Fragments, depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Yields the conditions to which conditions expand, each with its source position."""
+    """Yields the expanded conditions, each with its source position."""
     for text, pointer in conditions:
         called = re.fullmatch(r"(?P<name>[A-Za-z_]\w*)\(.*\)", text)
         fragment = fragments.get(called["name"]) if called else None
@@ -141,17 +142,17 @@ def expand_conditions(
 
 
 def names_in(text: str) -> list[str]:
-    """Returns the names of values and variables in a line or condition, in order, with repeats."""
+    """Returns the names of values and variables in a line or condition, in order and with repetitions."""
     return [name for match in _TOKEN.finditer(text) if (name := match["name"]) and name not in _RESERVED]
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Returns a line or condition with names replaced by terms, all at once."""
+    """Returns a line or condition in which terms replace names. All names are replaced at the same time."""
     return _TOKEN.sub(lambda match: names.get(match["name"] or "", match[0]), text)
 
 
 def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Iterator[list[str]]:
-    """Yields the lists of lines to which one line expands."""
+    """Yields the alternatives to which one line expands. Each alternative is a list of lines."""
     if optional := _OPTIONAL.search(text):
         name = optional["name"]
         for term, more in ((name, []), ("None", [f"{name} = None"])):
@@ -198,7 +199,7 @@ def _products(parts: Sequence[Sequence[Sequence[str]]]) -> Iterator[list[str]]:
 
 
 def _is_call(line: tuple[str, str]) -> bool:
-    """Returns whether a line calls an op. Lines that name a literal are placed after those."""
+    """Returns whether a line calls an op. Lines that name a literal are placed after the op calls."""
     return re.search(rf"= *({PRODUCT}\(|[A-Za-z_]\w*\.)", line[0]) is not None
 
 

@@ -1,7 +1,8 @@
-"""The functions of the rule language, and the decorator that adds one: a Python function with a one-line docstring.
+"""The registry of the rule language's functions, and the decorator that registers a Python function.
 
-The number of operands comes from the signature, the kind from the return type, and the description from the docstring.
-The table in docs/writing-rules.md, the errors of rule files and the matcher read what is registered here.
+The signature of the Python function gives the number of operands, its return type gives the kind, and its one-line
+docstring gives the description. The table in docs/writing-rules.md, the errors of rule files and the matcher use this
+registry.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Constants(Protocol):
-    """The queries that a predicate may make about the program."""
+    """The questions that a predicate may ask about the program."""
 
     def is_state(self, node: Any) -> bool:
-        """Returns whether a node is a parameter, buffer or constant. Its values may change in training."""
+        """Returns whether a node is a parameter, buffer or constant. Training may change the values of such a node."""
 
     def is_constant(self, node: Any) -> bool:
         """Returns whether the values of a node never change, so that they can be used at conversion."""
 
     def constant(self, node: Any) -> Any:
-        """Returns the tensor of a constant node, None for any other node."""
+        """Returns the tensor of a constant node. Returns None for any other node."""
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula of the elements of a tensor; see elements.py."""
+        """Returns the formula that gives each element of a tensor; see elements.py."""
 
     def leaves_some(self, node: Any) -> bool:
         """Returns whether each row of a bool tensor provably has a False element; see elements.py."""
@@ -35,18 +36,22 @@ class Constants(Protocol):
 
 @dataclass(frozen=True)
 class Function:
-    """A function: `test` raises `Refused` or returns nothing; `value` returns a value to compare or to pass on.
+    """A function of the rule language.
+
+    A function of the kind `test` raises `Refused` or returns nothing. A function of the kind `value` returns a value
+    that a condition compares or that becomes an argument.
 
     Attributes:
         usage: an example of a call, such as `dtype(x)`.
         kind: `test` or `value`.
         least: the minimum number of operands.
-        most: the maximum number of operands. None if it is unlimited.
+        most: the maximum number of operands. None if the number is unlimited.
         doc: the one-line description.
         tensors: whether every operand must be a tensor. Such a function never holds for a literal.
-        follows: whether it examines everything that its operand is computed from, not only the operand.
-        shapes: whether it compares whole shapes. A squeeze may remove other axes where a size is 1, so such a function
-            holds only if the same squeeze, or none, decides the rank of all its operands.
+        follows: whether the function examines everything that its operand is computed from, not only the operand.
+        shapes: whether the function depends on whole shapes. A squeeze may remove another axis whose size happens to
+            be 1. So such a function holds only if the same squeeze, or none, determines the rank of all its operands.
+        run: the Python function.
     """
 
     usage: str
@@ -65,15 +70,16 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool = False) -> Callable[[F], F]:
-    """Returns a decorator that adds a function to `FUNCTIONS`.
+    """Returns a decorator that registers a function in `FUNCTIONS`.
 
-    The function takes the program as `Constants` and then its operands; `*operands` stands for one or more. A predicate
-    returns None and raises `Refused`; a function with another return type gives a value.
+    The function takes the program as `Constants`, then its operands. A parameter `*operands` stands for one or more
+    operands. A predicate returns None, or raises `Refused` if it does not hold; a function with another return type
+    returns a value.
 
     Args:
-        tensors: see `Function`; so are the next two.
-        follows: see `Function`.
-        shapes: see `Function`.
+        tensors: as in `Function`.
+        follows: as in `Function`.
+        shapes: as in `Function`.
     """
 
     def register(function: F) -> F:

@@ -1,7 +1,8 @@
-"""A strict JSON reader that records the position of every value, which hand-written files need for error messages.
+"""A strict JSON parser that records the position of every value, so that errors can name the position.
 
-It implements RFC 8259 without extensions: no byte order mark, no duplicate keys, no NaN or Infinity. Size and depth are
-limited, so that a hostile file gives an error instead of exhausting memory or the stack. Nothing here imports torch.
+The parser implements RFC 8259 without extensions: no byte order mark, no duplicate keys, no NaN or Infinity. Size and
+depth are limited, so that a hostile file causes an error instead of exhausting memory or the stack. This module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True)
 class Document:
-    """A JSON file: its value, and the position of each part.
+    """A parsed JSON file: its value, and the position of each part.
 
     Attributes:
-        path: the file, as the user named it.
-        value: plain Python values.
-        offsets: JSON pointer to the offset of its value in `text`.
+        path: the path of the file, as the user named it.
+        value: the contents as plain Python values.
+        offsets: maps the JSON pointer of each value to the offset of the value in `text`.
         text: the characters of the file.
-        error: the class of the errors for an invalid file of this kind.
+        error: the class of the exceptions that report an invalid file of this kind.
     """
 
     path: str
@@ -49,11 +50,11 @@ class Document:
     error: type[FuseconvError]
 
     def where(self, pointer: str, column: int = 0) -> str:
-        """Returns `file:line:column (pointer)`. A pointer that does not exist has the position of its nearest parent.
+        """Returns `file:line:column (pointer)`. A missing pointer gets the position of its nearest existing parent.
 
         Args:
-            pointer: an RFC 6901 pointer, `/rules/3/match/1`; empty for the whole document.
-            column: the offset in characters inside the value, for a position inside a string.
+            pointer: an RFC 6901 pointer, such as `/rules/3/match/1`. Empty for the whole document.
+            column: if the value is a string, an offset in characters inside the string.
         """
         known = pointer
         while known not in self.offsets:
@@ -74,13 +75,14 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
 
     Args:
         path: the file.
-        error: the class of the errors that are raised.
-        named: whether the user named the file. The contents of a file that is only named by another file may be
-            private: if it is not JSON, no key of it is shown.
+        error: the class of the exceptions to raise.
+        named: whether the user named the file. If only another file names it, its contents may be private: an error
+            about invalid JSON then shows no key of the file.
 
     Raises:
-        FuseconvError: of the class `error`, naming file, line, column and pointer, when the file cannot be read, is
-            larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON. Of its text nothing but keys is shown.
+        FuseconvError: the file cannot be read, is larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON. The
+            exception is of the class `error` and gives the file, line, column and pointer. Of the contents it shows
+            only keys.
     """
     try:
         data = read_plain(path, MAX_BYTES)
@@ -99,7 +101,7 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
 
 
 def parse_json(text: str, path: str, error: type[FuseconvError], *, named: bool = True) -> Document:
-    """Parses JSON from a string; see `read_json`."""
+    """Parses JSON from a string. The arguments and errors are those of `read_json`."""
     reader = _Reader(text, path, error, named=named)
     return Document(path, reader.document(), reader.offsets, text, error)
 
@@ -115,7 +117,7 @@ def _line_and_column(path: str, text: str, offset: int) -> str:
 
 
 class _Reader:
-    """A recursive descent parser for one text. The recursion depth is limited by `MAX_DEPTH`."""
+    """A recursive descent parser for one text. `MAX_DEPTH` limits the recursion."""
 
     def __init__(self, text: str, path: str, error: type[FuseconvError], *, named: bool) -> None:
         self.text = text
@@ -175,7 +177,7 @@ class _Reader:
         return items
 
     def more(self, end: str, *, first: bool, pointer: str) -> bool:
-        """Skips the opening bracket or a comma. Returns False after the closing bracket."""
+        """Skips the opening bracket or a comma. At the closing bracket, skips the bracket and returns False."""
         if first:
             self.offset += 1
         self.skip()

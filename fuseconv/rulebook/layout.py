@@ -1,6 +1,6 @@
-"""The layout of rule files: one op of a pattern per line; conditions and examples are filled into lines.
+"""The layout of rule files: each op of a pattern is on its own line; conditions and examples share lines.
 
-`fuseconv rules format` applies it. The meaning of a file does not depend on its layout.
+`fuseconv rules format` applies this layout. The meaning of a file does not depend on its layout.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import json
 from typing import Any
 
 WIDTH = 120
-"""The maximum line length if a line can be broken."""
+"""The maximum length of a line. A single text that is longer is not broken."""
 
 _FILLED = ("where", "context", "hit", "miss", "program")
-"""The fields whose conditions or programs are filled into lines."""
+"""The fields whose conditions or program lines are packed several to a line."""
 
 
 def laid_out(value: Any) -> str:
     """Returns the formatted text of a rule file.
 
     Args:
-        value: the file as plain Python values.
+        value: the contents of the file as plain Python values.
     """
     return _text(value, 0, 0, filled=False) + "\n"
 
@@ -57,7 +57,11 @@ def _filled(items: list[str], width: int) -> list[str]:
 
 
 def _is_short(value: Any) -> bool:
-    """Returns whether a value may be on one line: a list of plain values or of one value, or an object of those."""
+    """Returns whether a value may be on one line.
+
+    These values are scalars, lists of scalars, lists with a single short item, lists of objects with one short member
+    each, and objects whose members are short and are not objects.
+    """
     if isinstance(value, dict):
         return all(not isinstance(inner, dict) and _is_short(inner) for inner in value.values())
     if not isinstance(value, list) or not any(isinstance(item, dict | list) for item in value):

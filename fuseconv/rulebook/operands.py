@@ -1,4 +1,4 @@
-"""What the functions of rules read of an operand in a graph. torch is imported inside, as in predicates.py."""
+"""Reads properties of operands for the functions of rules. The functions import torch, as those in predicates.py do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 
 
 def fake_of(operand: Any) -> Any:
-    """Returns the fake tensor of a node: its dtype, device and (symbolic) shape."""
+    """Returns the fake tensor of a node, which holds its dtype, device and (symbolic) shape."""
     import torch
 
     meta = getattr(operand, "meta", None)
@@ -19,7 +19,7 @@ def fake_of(operand: Any) -> Any:
 
 
 def base_of(operand: Any) -> Any:
-    """Returns the base of a view, following views of views. A value that is not a view is returned as it is."""
+    """Returns the base of a view, also through a chain of views. Any other value is returned as it is."""
     while (schema := getattr(getattr(operand, "target", None), "_schema", None)) is not None:
         if not any(result.alias_info is not None for result in schema.returns):
             break
@@ -28,7 +28,7 @@ def base_of(operand: Any) -> Any:
 
 
 def is_under_autocast(operand: Any) -> bool:
-    """Returns whether ops are called under autocast, which casts their operands."""
+    """Returns whether autocast, which casts the operands of ops, is enabled for the device of the operand."""
     import torch
 
     return torch.is_autocast_enabled(fake_of(operand).device.type)

@@ -1,4 +1,4 @@
-"""The rules of a run: the default rules or the user's, without those that are disabled."""
+"""Loads the rules of a run: the default rules or the user's rules, without the disabled ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fuseconv.rulebook.rule import Rule
 
 
 def load_rules(path: str | Path | None = None, without: Collection[str] = ()) -> tuple[Rule, ...]:
-    """Reads a rule file or folder. Default: the rules that come with fuseconv.
+    """Reads the rules of a file or folder, or the rules that come with fuseconv.
 
     Args:
-        path: the file or folder.
-        without: the names of rules to leave out.
+        path: the file or folder. Default: the rules that come with fuseconv.
+        without: the names of the rules to leave out.
 
     Raises:
         RuleError: a file is missing or invalid, or there is no rule with a name in `without`.
@@ -50,5 +50,5 @@ def _read(path: str | Path | None) -> tuple[Rule, ...]:
 
 @cache
 def _own(path: Path) -> tuple[Rule, ...]:
-    """Reads the rules that come with fuseconv, once per process: for a small model it takes half of a conversion."""
+    """Reads the rules that come with fuseconv once per process. Reading takes half the conversion of a small model."""
     return rule_file.load_rules(path)

@@ -1,6 +1,6 @@
-"""Rule packs: rules with custom ops. Python files register the ops, and the libraries they load are put in the bundle.
+"""Rule packs: rules with custom ops. Python files register the ops, and the bundle contains the libraries they load.
 
-A rule file lists these files under `ops`. They are code and run only if the user trusts them with `--trust code`.
+A rule file lists the Python files under `ops`. The files are code and run only if the user passes `--trust code`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.untrusted.files import open_plain
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
-"""The op files that were run in this process, with the libraries that they loaded. An op can be registered only
-once."""
+"""Maps each op file that was run in this process to the libraries that it loaded. No file is run twice, because an op
+can be registered only once."""
 
 _LIBRARIES: dict[str, str] = {}
-"""The libraries of packs in this process: name to sha256."""
+"""Maps the name of each pack library loaded in this process to its sha256."""
 
 _OURS = "libfuseconv_"
 
 
 def op_files(rules: Iterable[Rule]) -> tuple[Path, ...]:
-    """Returns the files that register the ops of rules, without repeats."""
+    """Returns the files that register the custom ops of the rules, without duplicates."""
     return tuple(dict.fromkeys(path for rule in rules for path in rule.ops))
 
 
@@ -46,14 +46,14 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
 
     Args:
         files: the files that `op_files` returned.
-        trust: the kinds of code that may run. Must contain `code`.
+        trust: the kinds of code that may run. If there are files, `trust` must contain `code`.
 
     Returns:
-        The libraries that the files loaded with `torch.ops.load_library`, in that order.
+        The libraries that the files loaded with `torch.ops.load_library`, in the order of the files.
 
     Raises:
         RefusedError: the code is not trusted.
-        RuleError: a file fails when it is run.
+        RuleError: running a file fails.
     """
     from fuseconv.untrusted.permitted import trust_libraries
 
@@ -89,10 +89,12 @@ def _run(path: Path) -> tuple[Path, ...]:
 
 
 def load_library(path: Path) -> None:
-    """Loads an op library of a bundle unless the same library is loaded, because an op can be registered only once.
+    """Loads an op library of a bundle, unless the same library is already loaded.
+
+    An op can be registered only once.
 
     Raises:
-        UnsupportedError: a different library with that name is loaded.
+        UnsupportedError: a different library with the same name is already loaded.
         OSError, RuntimeError: the library cannot be loaded.
     """
     import torch

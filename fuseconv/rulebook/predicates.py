@@ -1,10 +1,10 @@
 """The functions that a rule may call: predicates in `where`, values in `where` and `replace`.
 
-A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating it never adds
-a guard. Rules cannot define functions; a new one is a decorated function in this file.
+A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating a predicate
+never adds a guard. Rules cannot define functions. To add a function, write a decorated function in this file.
 
-An operand is the value to which the name is bound in a graph: a node, a Python literal, or a list of them. torch is
-imported inside the functions, so that rule files are read without it.
+An operand is the value to which a name is bound in a graph: a node, a Python literal, or a list of these. The functions
+import torch themselves, so that rule files can be read without torch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FUNCTIONS: Mapping[str, Function] = functions.FUNCTIONS
 """All functions that a rule may call, by name."""
 
 _HIDDEN = -9984
-"""A term that hides a score: in every dtype the exp of their sum is 0 compared with that of a visible score,
-as long as scores themselves differ by less than nine thousand. Models add -1e4 where f16 must hold it, which is -9984
-in bf16."""
+"""A number that hides a score to which it is added. In every dtype, the exp of the sum is 0 compared with the exp of a
+visible score, as long as the scores themselves differ by less than nine thousand. Models add -1e4 if the number must
+fit in f16; rounded to bf16, it is -9984."""
 
 
 @rule_function()
@@ -83,7 +83,7 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
 
 @rule_function(tensors=False)
 def letters_of(_: Constants, equation: Any) -> str:
-    """An einsum equation with its letters renamed in order of appearance: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
+    """An einsum equation with its letters renamed in order of appearance: `'bij,bjd->bid'` to `'abc,acd->abd'`."""
     if not isinstance(equation, str):
         raise Refused("an equation", text_of(equation))
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
@@ -105,7 +105,7 @@ def einsum_right(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
 
 @rule_function(tensors=False)
 def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
-    """The permutation that turns the result of that matrix product into the result of the einsum."""
+    """The permutation that turns the result of the matrix product into the result of the einsum."""
     return list(_as_product(equation, a, b).result)
 
 
@@ -146,7 +146,7 @@ def keeps_order(_: Constants, permutation: Any) -> None:
 
 @rule_function(tensors=False)
 def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
-    """The padding per side with which a convolution of stride 1 keeps the sizes: `'same'`, if both sides are equal."""
+    """The padding per side that keeps the sizes at stride 1, like `'same'`. Both sides must need the same padding."""
     kernel = fake_of(weight).shape[2:]
     steps = list(dilation) * (len(kernel) if len(dilation) == 1 else 1)
     totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
@@ -164,7 +164,7 @@ def product_of(_: Constants, a: Any, b: Any) -> float:
 
 @rule_function(tensors=False)
 def sum_of(_: Constants, a: Any, b: Any) -> Any:
-    """The sum of two numbers. It is an integer if both are."""
+    """The sum of two numbers. The sum of two integers is an integer."""
     is_number(_, a, b)
     return a + b
 
@@ -180,7 +180,7 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
 
 @rule_function(follows=True)
 def hides_nothing(constants: Constants, mask: Any) -> None:
-    """The attention mask hides nothing, for every size: it is all true or, if it is added, all zero."""
+    """The attention mask hides nothing, for every size: a bool mask is all true, an additive mask is all zero."""
     import sympy
 
     formula = constants.formula(mask)
@@ -240,7 +240,7 @@ def is_tensor(_: Constants, *operands: Any) -> None:
 
 @rule_function(tensors=False)
 def is_number(_: Constants, *operands: Any) -> None:
-    """Each operand is a Python number written in the graph."""
+    """Each operand is a Python number that is a literal in the graph."""
     for operand in operands:
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise Refused("a number", text_of(operand))
@@ -256,7 +256,7 @@ def is_floating(_: Constants, *operands: Any) -> None:
 
 @rule_function(tensors=False)
 def same_kind(_: Constants, *operands: Any) -> None:
-    """All tensors are on one device and have one dtype, unless autocast casts them. None is ignored."""
+    """All tensors have the same device and, unless autocast casts them, the same dtype. None is ignored."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
         if fake_of(operand).device != fake_of(present[0]).device:
@@ -276,7 +276,7 @@ def same_shape(_: Constants, *operands: Any) -> None:
 
 @rule_function(tensors=False, shapes=True)
 def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
-    """The tensor has exactly these sizes. None is ignored: `has_sizes(b, size(w, 0))`."""
+    """The tensor has exactly these sizes. The condition also holds for None: `has_sizes(b, size(w, 0))`."""
     if x is not None and not same_sizes(fake_of(x).shape, operands):
         raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
 
@@ -291,7 +291,7 @@ def is_parameter(constants: Constants, *operands: Any) -> None:
 
 @rule_function(shapes=True)
 def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
-    """The constant has a factor per channel of what the weight computes, and their products lose only to rounding."""
+    """The constant holds one factor per output channel of the weight, and their product is exact up to rounding."""
     import torch
 
     w, g = constants.constant(weight), constants.constant(factor)
@@ -344,7 +344,7 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
 
 @rule_function(tensors=False, shapes=True)
 def covers(constants: Constants, window: Any, x: Any, axes: Any) -> None:
-    """The window of a pool is at least as long as the tensor along each of these axes, for every size."""
+    """The pooling window is at least as long as the tensor along each of these axes, for every size."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     lengths = list(window) * (len(axes) if len(window) == 1 else 1)
@@ -355,7 +355,7 @@ def covers(constants: Constants, window: Any, x: Any, axes: Any) -> None:
 
 @rule_function(tensors=False, shapes=True)
 def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
-    """The kernel of a convolution moves by its own size, and x is covered without a remainder, for every size."""
+    """The stride of a convolution equals its kernel size, and the kernel size divides the sizes of x, for every size."""
     kernel, sizes = fake_of(weight).shape[2:], fake_of(x).shape[2:]
     if list(stride) != list(kernel) or len(sizes) != len(kernel):
         raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
@@ -365,7 +365,7 @@ def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
 
 @rule_function()
 def is_channels_first(_: Constants, *operands: Any) -> None:
-    """Each tensor is contiguous and not in the channels-last format. A tensor with one channel is in both."""
+    """Each tensor is contiguous and not in the channels-last format. A tensor with one channel has both formats."""
     import torch
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -378,6 +378,6 @@ def is_channels_first(_: Constants, *operands: Any) -> None:
 
 @rule_function(shapes=True)
 def same_value(constants: Constants, x: Any, y: Any) -> None:
-    """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
+    """The two tensors agree in dtype, device and shape, so that converting one to the other changes nothing."""
     same_kind(constants, x, y)
     same_shape(constants, x, y)

@@ -1,4 +1,4 @@
-"""The reason why something does not match: what a rule expects, and what the graph has."""
+"""The reason why a rule does not match: what the rule expects, and what the graph contains instead."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be determined. `expected` and `found` are put into the miss.
+    """A predicate does not hold, or a value cannot be determined. The miss reports `expected` and `found`.
 
-    `at` is the node that differs, if it is not the last node of the match.
+    `at` is the node that differs, unless it is the last node of the match.
     """
 
     def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
@@ -26,7 +26,7 @@ class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
 
 
 def text_of(operand: Any) -> str:
-    """Returns the text of a node (`name: f32[2, 8]`) or of a literal, for messages."""
+    """Describes a node (`name: f32[2, 8]`) or a literal for a message."""
     name = getattr(operand, "name", None)
     if name is None:
         return repr(operand)
@@ -43,5 +43,5 @@ def _size_text(length: Any) -> str:
 
 @cache
 def _expression_text(expression: Any) -> str:
-    """Returns the text of a symbolic size. It is cached, because printing a symbolic size is slow."""
+    """Returns a symbolic size as text. The text is cached, because printing a symbolic size is slow."""
     return str(expression)

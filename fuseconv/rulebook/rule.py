@@ -1,7 +1,7 @@
-"""A rule as data, checked without torch and without running anything.
+"""A rule as data. This module validates a rule without torch and without running any code of the rule.
 
-`entry.py` defines the written form in files. Checks that need torch (an op exists, its arguments are valid) are made
-when patterns are compiled.
+`entry.py` defines the format in which files store rules. Checks that need torch (an op exists, its arguments are valid)
+are made when patterns are compiled.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _Parsed = TypeVar("_Parsed")
 
 Stage = Literal["canonical", "structure", "fuse", "search"]
 STAGES: tuple[Stage, ...] = ("canonical", "structure", "fuse")
-"""The stages whose rules are applied wherever they match, in execution order. Rules of `search` give alternatives."""
+"""The stages, in execution order, whose rules are applied wherever they match. The rules of the stage `search` only
+propose alternatives."""
 
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The floating values for which a rule holds and on which it is tested.
+    """The floating-point values for which a rule holds and on which it is tested.
 
     Attributes:
         largest: the largest magnitude of a finite value. None for no limit.
@@ -53,7 +54,7 @@ class Domain:
 
 
 class MissExample(BaseModel):
-    """A program that the rule must not change, and a part of the reason that it must give."""
+    """A program that the rule must not change, and a text that must occur in the reported reason."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,34 +72,38 @@ class Examples(BaseModel):
 
 
 class RuleFields(BaseModel):
-    """The fields of a rule, in written and expanded form.
+    """The fields of a rule, both as written in a file and after expansion.
 
     A rule is one rewrite: where `match` matches and the conditions in `where` are proved, `replace` computes the same.
 
     Attributes:
         name: a name that is unique among the rules of a run.
-        stage: canonical rules run first, to a fixpoint, then structure, then fuse. Rules of `search` are never applied
-            by themselves: they give other forms of a computation, between which `convert --search` chooses.
-        doc: what the rule matches and why the replacement is better, in a sentence or two.
+        stage: the stage in which the rule is applied. Canonical rules run first, to a fixpoint, then the rules of
+            structure, then those of fuse. Rules of `search` are never applied by themselves: they propose other forms
+            of a computation, and `convert --search` chooses among the forms.
+        doc: one or two sentences that say what the rule matches and why the replacement is better.
         match: SSA lines, or a list of alternatives. A name that no line binds is a pattern variable.
-        finds: a built-in matcher that replaces `match` and `replace`: `attention`, however its scores are computed;
-            `constants`, values that do not depend on an input and are computed at conversion; `duplicates`, ops called
-            twice on the same arguments; `in-place`, elementwise ops whose mutation nothing else sees.
-        merge: names of pattern variables. All matches that agree on them are replaced together.
+        finds: a built-in matcher that is used instead of `match` and `replace`. `attention` finds attention, however
+            its scores are computed; `constants` finds values that do not depend on an input and can be computed at
+            conversion; `duplicates` finds ops that are called twice on the same arguments; `in-place` finds in-place
+            elementwise ops whose mutation no other op observes.
+        merge: names of pattern variables. All matches that agree on these variables are replaced together.
         where: conditions that use the functions in predicates.py.
-        replace: SSA lines. Each name of `match` that they bind is a replaced value. No lines: the match is deleted.
+        replace: SSA lines. If a line binds a name of `match`, it replaces the value of that name. Without lines, the
+            match is deleted.
         examples: programs that the rule changes and programs that it must not change.
-        strides: whether the replaced values may have `any` strides afterwards, if all users accept them. `restored`:
-            where they reach an output of the program, the output is copied to contiguous memory.
-        draws: whether a dropout in the match may use `any` other random numbers of the same distribution afterwards, or
-            must use the `same`.
-        targets: the targets that the rule is limited to. If other targets are written too, its matches are not
-            replaced. Default: all.
-        devices: the devices that the rule is limited to. Default: all.
-        allow: the rule changes numerical results and is applied only with `--allow` of this name.
-        largest: the largest magnitude of a finite floating value for which the rule holds and is tested. Default: no
-            limit.
-        finite: whether the rule holds only for finite floating values and is not tested on infinities.
+        strides: `same` if the replaced values must keep their strides. `any` if their strides may change, provided that
+            all users accept the new strides. `restored` is like `any`, but outputs of the program whose strides would
+            change are copied to contiguous memory.
+        draws: `same` if a dropout in the match must keep its random numbers. `any` if the replacement may use other
+            random numbers of the same distribution.
+        targets: the targets that the rule supports. If a conversion also writes another target, the matches of the rule
+            are not replaced. Default: all.
+        devices: the devices that the rule supports. Default: all.
+        allow: the name to pass to `--allow`. The rule changes numerical results and is applied only if it is allowed.
+        largest: the largest magnitude of a finite floating-point value for which the rule holds and is tested. Default:
+            no limit.
+        finite: whether the rule holds only for finite floating-point values and is not tested on infinities.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -190,7 +195,7 @@ class Rule(RuleFields):
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the rule's behavior. Descriptions and examples are excluded."""
+        """The hash of the fields that determine the rule's behavior. Descriptions and examples are excluded."""
         content = self.model_dump(exclude={"doc", "examples", "largest", "finite"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -199,32 +204,32 @@ class Rule(RuleFields):
         return f"/match/{line}" if self.match and isinstance(self.match[0], str) else f"/match/{alternative}/{line}"
 
     def locate(self, pointer: str, column: int = 0) -> str:
-        """Returns the position of a part of the rule in its file, or the name of a rule that was created in memory."""
+        """Returns where a part of the rule is in its file. For a rule created in memory, returns the rule's name."""
         return self._where(pointer, column) if self._where is not None else f"rule {self.name} ({pointer})"
 
     @property
     def domain(self) -> Domain:
-        """The floating values for which the rule holds."""
+        """The floating-point values for which the rule holds."""
         return Domain(self.largest, self.finite)
 
     @property
     def file(self) -> Path | None:
-        """The file that has the rule, without symbolic links. None for a rule that was created in memory."""
+        """The file that contains the rule, with symbolic links resolved. None for a rule that was created in memory."""
         return self._file
 
     @property
     def family(self) -> str:
-        """The name of its file without the suffix, relative to the folder of the including file. May be empty."""
+        """The path of the rule's file without the suffix, relative to the folder of the including file, or empty."""
         return self._family
 
     @property
     def ops(self) -> tuple[Path, ...]:
-        """The Python files that register the ops it uses, if its file lists any."""
+        """The Python files that register the rule's custom ops, if the rule's file lists any."""
         return self._ops
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """The fields as written in the file, which may be shorter; for a rule created in memory, its fields."""
+        """The fields as written in the file, before expansion. For a rule created in memory, its own fields."""
         return self._written or self.model_dump(exclude_none=True)
 
     def placed(
@@ -235,7 +240,7 @@ class Rule(RuleFields):
         ops: tuple[Path, ...],
         written: Mapping[str, Any],
     ) -> Rule:
-        """Returns the rule with its position in a file (for later errors), its family, its op files and its text."""
+        """Returns a copy of the rule with its position in a file (for errors), family, op files and written fields."""
         rule = self.model_copy()
         rule._where, rule._file, rule._family, rule._ops, rule._written = where, file, family, ops, written
         return rule
@@ -252,7 +257,7 @@ class Rule(RuleFields):
 
 
 def refuse(rule: Rule, pointer: str, what: str, fix: str) -> RuleError:
-    """Returns the error for a part of a rule, with its position in the file."""
+    """Returns an error about a part of a rule, with the position of that part in the file."""
     return RuleError(f"rule {rule.name}: {what}", where=rule.locate(pointer), fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""Reads rule files: resolves includes and reports every error with file, line, column and JSON pointer. No torch."""
+"""Reads rule files without torch. Resolves includes and reports errors with file, line, column and JSON pointer."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _MODELS: tuple[type[BaseModel], ...] = (RuleFile, RuleEntry, RuleExamples, MissE
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
-    """Reads a rule file, or a folder of rule files, with everything it includes.
+    """Reads a rule file or a folder of rule files, and all files that they include.
 
-    A path or an include that does not exist is looked up among the files of fuseconv: `rules/default.json` has the same
-    meaning from every folder.
+    If a path or an include that begins with `rules` does not exist, it is resolved among the files that come with
+    fuseconv. So `rules/default.json` can be named from any folder.
 
     Args:
-        path: a file, or a folder: every `*.json` directly in it except `schema.json`, sorted by name. A file that is
-            reached twice is read once, where it is first reached.
+        path: a file or a folder. In a folder, every `*.json` file except `schema.json` is read, sorted by name;
+            subfolders are not read. A file that several others include is read once, at its first occurrence.
 
     Raises:
-        RuleError: a file cannot be read, is not strict JSON, does not follow `rules/schema.json`, or has an invalid
-            rule text; an include is missing or forms a cycle; or two rules have the same name.
+        RuleError: a file cannot be read, is not strict JSON, does not follow `rules/schema.json`, or contains an
+            invalid line or condition; an include is missing or forms a cycle; or two rules have the same name.
     """
     rules: dict[str, Rule] = {}
     for rule in _Reader().rules(_found(Path(), str(path)), (), f"{path}"):
@@ -57,7 +57,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
 
 
 def own_folder() -> Path:
-    """Returns the folder of the rules that come with fuseconv: inside the package, or next to it in a source tree."""
+    """Returns the folder of the rules that come with fuseconv: in the package, or beside the package in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "rules"
     return inside if inside.is_dir() else package.parent / "rules"
@@ -69,14 +69,14 @@ def _found(folder: Path, name: str) -> Path:
 
 
 class _Reader:
-    """Reads files and their includes, each file once."""
+    """Reads rule files and the files that they include. Each file is read once."""
 
     def __init__(self) -> None:
         self.fragments: dict[Path, dict[str, Fragment]] = {}
-        """The fragments of each file that was read: its own and those of the files it includes."""
+        """Maps each file read so far to its fragments: the file's own and those of the files that it includes."""
 
     def rules(self, path: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
-        """Yields the rules of a file or folder, included rules first."""
+        """Yields the rules of a file or folder. The rules of included files come first."""
         if not leads_somewhere(path):
             raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
         real = Path(os.path.realpath(path))  # a symbolic link to itself is a cycle; Path.resolve raises an error
@@ -155,7 +155,7 @@ def _where_in(document: Document, base: str, expanded: Expanded, pointer: str, c
 
 @contextmanager
 def _placed(document: Document, base: str) -> Iterator[None]:
-    """Adds the position in the file to an error in a text of a rule file."""
+    """Converts an error in a line or condition, raised in the block, to a `RuleError` with its position in the file."""
     try:
         yield
     except NamesError as problem:
@@ -178,7 +178,7 @@ def _validated(
 
 
 def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
-    """Returns pydantic's first error and its path, without the path elements that name a branch of a union."""
+    """Returns pydantic's first error and the path of the invalid value, without the names of union branches."""
     error = problem.errors(include_url=False)[0]
     keys: list[str | int] = []
     for key in error["loc"]:
@@ -191,7 +191,7 @@ def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int],
 
 
 def _words(error: Any, keys: Sequence[str | int]) -> tuple[str, str]:
-    """Returns what is wrong and how to fix it."""
+    """Returns a description of a validation error, and how to fix it."""
     if error["type"] == "rule_text":
         return error["ctx"]["what"], error["ctx"]["fix"]
     what, fix = error["msg"][:1].lower() + error["msg"][1:], "see rules/schema.json and docs/writing-rules.md"

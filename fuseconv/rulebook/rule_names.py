@@ -1,4 +1,4 @@
-"""Checks the names in a rule, from the text alone: each is bound once and before its first use."""
+"""Checks that a rule binds each name exactly once and before its first use. Only the text of the rule is examined."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fuseconv.rulebook.rule_text import (
 
 
 class NamesError(RuleTextError):
-    """A name or function of a rule is invalid. `pointer` is the JSON pointer of the line inside the rule."""
+    """A name or function in a rule is invalid. `pointer` is the JSON pointer, inside the rule, of the line."""
 
     def __init__(self, pointer: str, what: str, fix: str, column: int = 0) -> None:
         super().__init__(what, column, fix)
@@ -43,13 +43,13 @@ def check_names(
         alternatives: the parsed lines of `match`, one sequence per alternative.
         replacement: the parsed lines of `replace`.
         conditions: the parsed conditions of `where`.
-        pointer_of_line: (alternative, line) to the JSON pointer inside the rule.
-        shared: the variables on which merged matches agree. Empty for a rule that does not merge.
+        pointer_of_line: maps (alternative, line) to the JSON pointer of the line inside the rule.
+        shared: the variables on which merged matches agree. Empty for a rule that does not merge matches.
 
     Raises:
-        NamesError: a name is unbound, bound twice, used too early, replaced but not bound, or bound but not replaced; a
-            function is unknown or has the wrong number of arguments; or a line of the pattern is not connected to the
-            others.
+        NamesError: a name is unbound, bound twice, used before the line that binds it, replaced but not bound, or bound
+            but not replaced; a function is unknown or takes another number of arguments; or a line of the pattern
+            shares no value with the others.
     """
     if not alternatives:
         raise NamesError("/match", "the rule has no pattern", "write `match`, or `finds`")
@@ -73,7 +73,7 @@ def check_names(
 
 
 def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced: set[str]) -> tuple[set[str], set[str]]:
-    """Returns the variables and named literals, and the values bound by ops."""
+    """Checks one alternative. Returns its variables and named literals, and the names that op lines bind."""
     places: dict[str, int] = {}
     for number, line in enumerate(lines):
         for name in line.targets:
@@ -124,7 +124,7 @@ def _check_pattern_value(line: Line, pointer: str) -> None:
 
 
 def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
-    """Checks that the ops are connected by values. Otherwise any pair of them would be a match."""
+    """Checks that values connect all ops of a pattern. Unconnected ops would match in every combination."""
     words = {
         number: set(names_of(line.value)) | set(line.targets) - {"_"}
         for number, line in enumerate(lines)
@@ -142,7 +142,12 @@ def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
 
 
 def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str]) -> None:
-    """Checks the lines of `replace`, given the names that are available after the match and the values it computes.
+    """Checks the names in the lines of `replace`.
+
+    Args:
+        lines: the parsed lines of `replace`.
+        captures: the pattern variables and named literals, which the lines may use.
+        values: the names that op lines of `match` bind. A line of `replace` that binds such a name replaces its value.
 
     Raises:
         NamesError: see `check_names`.

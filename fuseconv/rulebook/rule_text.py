@@ -1,4 +1,4 @@
-"""The text of a rule: SSA lines and conditions, parsed by `ast` into plain terms and never evaluated.
+"""The text of a rule: SSA lines and conditions. `ast` parses them into terms, which are never evaluated as Python.
 
     h = aten.linear.default(x, w, b)                                an op of any torch.ops namespace
     y, s = fuseconv.add_layer_norm.default(x, r, w, b, eps)         several results
@@ -26,7 +26,7 @@ from typing import TypeAlias
 from fuseconv.contract.dtypes import DTYPES
 
 MAX_LENGTH = 400
-"""The maximum length of a line in characters. `ast` is not designed for hostile nesting."""
+"""The maximum length of a line in characters. It bounds the nesting, because `ast` is not designed for hostile text."""
 
 PRODUCT = "product"
 """The op of a pattern line that matches multiplications in any order: `product(TENSOR, ..., NUMBER, times=NUMBER)`."""
@@ -38,7 +38,7 @@ _TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype
 
 
 class RuleTextError(ValueError):
-    """A line or condition is not in the grammar. `column` counts characters from its start."""
+    """A line or condition does not follow the grammar. `column` is the offset in characters from its start."""
 
     def __init__(self, what: str, column: int = 0, fix: str = _LINE) -> None:
         super().__init__(what)
@@ -90,7 +90,7 @@ Term: TypeAlias = Name | Literal | Items | Each | Apply
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an op. `rest` says that arguments that are not given match anything."""
+    """A call of an op. If `rest` is true, each omitted argument matches any value."""
 
     op: str
     args: tuple[Term, ...]
@@ -104,10 +104,10 @@ class Line:
 
     Attributes:
         targets: the bound names.
-        unpacks: whether they are the results of one op.
+        unpacks: whether the targets unpack the results of one op.
         value: the call, or the term that the name stands for.
-        constant: whether it is evaluated at conversion.
-        each: whether the only target stands for one result per merged match.
+        constant: whether the call is evaluated at conversion.
+        each: whether the line has a single, starred target that binds one result per merged match.
     """
 
     targets: tuple[str, ...]
@@ -151,7 +151,7 @@ def parse_line(text: str) -> Line:
 
 
 def written(line: Line) -> str:
-    """Returns a line as text. `parse_line` parses it to the same line."""
+    """Returns a line as text. Parsing the text with `parse_line` gives the same line."""
     targets = ", ".join(line.targets) + ("," if line.unpacks and len(line.targets) == 1 else "")
     value = line.value
     if isinstance(value, Call):
@@ -234,7 +234,7 @@ def check_text(text: str) -> list[ast.stmt]:
     """Parses a line as Python.
 
     Raises:
-        RuleTextError: the line is too long, has characters that a rule cannot contain, or is not Python.
+        RuleTextError: the line is too long, contains a character that rules do not allow, or is not valid Python.
     """
     if len(text) > MAX_LENGTH:
         raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op per line")
