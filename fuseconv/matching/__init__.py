@@ -1,1 +1,1 @@
-"""Finds where rules apply in a graph and rewrites the graph: search, plan, rewrite."""
+"""Finds where rules apply in a graph, plans the rewrites, and rewrites the graph."""

@@ -1,7 +1,7 @@
-"""Finds attention however it is written: softmax(scores) v, where scores are a scaled, biased and masked product.
+"""Finds attention however it is written: softmax(scores) v, where the scores are a scaled, biased and masked product.
 
-Any number of steps may lie between the product and the softmax, in any order. scores.py reads them, and
-attention_call.py creates the call that replaces them.
+Any number of steps may lie between the product and the softmax, in any order. scores.py reads these steps, and
+attention_call.py creates the call that replaces the whole attention.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"
-"""The softmax that gives 0 for rows in which all scores are -inf."""
+"""The softmax whose result is 0 for rows in which all scores are -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
 
 
 def attention(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
-    """Yields each softmax of scores that is multiplied by values, or the reason why it is not replaced."""
+    """Yields a match for each softmax of scores that is multiplied by values, or a near miss with the reason."""
     for op in [op for op in index.calls if str(op) in _SOFTMAX]:
         for softmax in index.calls[op]:
             yield from _at(index, rule, softmax)
@@ -54,7 +54,10 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Match | NearMiss]:
 
 
 def _to_values(softmax: Node) -> tuple[Node, ...] | None:
-    """Returns the ops from the weights to their product with the values: conversions, views and the product."""
+    """Returns the ops from the weights to their product with the values: conversions, views and the product.
+
+    Returns None if the weights have other users or no such product exists.
+    """
     chain: list[Node] = [softmax]
     while len(chain) < 4 and len(chain[-1].users) == 1:
         (user,) = chain[-1].users
@@ -68,10 +71,10 @@ def _to_values(softmax: Node) -> tuple[Node, ...] | None:
 
 
 def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Match:
-    """Returns the match of one attention.
+    """Returns the match for one softmax and the ops around it.
 
     Raises:
-        Refused: the attention kernels do not compute the same.
+        Refused: the attention op would compute something else.
     """
     matched = frozenset((*scores.nodes, softmax, *last))
     *between, end = last
@@ -88,7 +91,7 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
 
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:
-    """Checks the dtypes and the leading axes. Matrix products broadcast leading axes, attention does not."""
+    """Checks the dtypes and leading axes of the operands. Unlike matrix products, attention does not broadcast them."""
     constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
     same_kind(constants, *operands)

@@ -1,8 +1,8 @@
 """Creates the attention call that replaces scores, their softmax, and the product with the values.
 
-Everything that the model does to the product of queries and keys is applied to the mask instead, in the same order: the
-mask is the result of the steps for a product of 0. A score hidden by a fill must therefore be negligible compared with
-the fill value.
+The model applies steps, such as scaling and masking, to the product of queries and keys. Attention adds a mask to the
+product. So the steps are applied to the mask, in the same order: the mask is the result of the steps for a product of
+0. For this to be correct, a score that a fill hides must be negligible compared with the fill value.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4
-"""A fill of this value or less hides a score: in every dtype its exp is 0 compared with that of a visible score."""
+"""A fill value up to this number hides a score: in every dtype, its exp is 0 compared with that of a visible score."""
 
 LOST = -1e30
-"""Beside a number from here on a score is lost to rounding, in any dtype but f16. It is also the least that kernels on
-CUDA take: they multiply by log2(e), and what is lower, as the least f32, becomes -inf."""
+"""If a score is added to a number this low or lower, rounding loses the score, in every dtype except f16. This is also
+the lowest number that CUDA kernels accept: they multiply by log2(e), so that a lower number, such as the lowest f32,
+becomes -inf."""
 
 _SHIFT = 1e3
-"""A number that is added to all scores does not change the weights."""
+"""The largest number whose addition to all scores is ignored. Adding one number to all scores does not change the
+weights."""
 
 
 def attention_call(
@@ -40,14 +42,14 @@ def attention_call(
     Args:
         workspace: the graph.
         scores: the scores.
-        values: [..., keys, width].
-        safe: whether the weights are 0 instead of NaN if all scores of a row are -inf.
+        values: the values, of shape [..., keys, width].
+        safe: whether the weights of a row are 0 instead of NaN if all its scores are -inf.
 
     Returns:
-        The operands by name, and the lines that define `o`.
+        The operands by name, and the lines that compute the result `o`.
 
     Raises:
-        Refused: attention cannot express a step, or the result would differ for rows that are fully masked.
+        Refused: attention cannot express a step, or the result would differ for fully masked rows.
     """
     call = _Call(workspace, scores)
     call.write(values, safe=safe)
@@ -65,7 +67,7 @@ class _Mask(NamedTuple):
     Attributes:
         name: the name of the mask.
         rank: the rank of the mask.
-        keys: whether it has different values for different keys.
+        keys: whether the mask may have different values for different keys.
     """
 
     name: str
@@ -89,7 +91,7 @@ class _Call:
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
-        """Returns the name of an operand: a node or a list."""
+        """Adds a node or a list to the operands, unless the node is there already, and returns its name."""
         if isinstance(value, Node) and value in self._names:
             return self._names[value]
         name = f"x{next(self._count)}"
@@ -99,13 +101,13 @@ class _Call:
         return name
 
     def make(self, op: str, *args: Any) -> str:
-        """Adds a line and returns the name of its result."""
+        """Adds a line that calls an op, and returns the name of its result."""
         name = f"h{next(self._count)}"
         self.lines.append(f"{name} = aten.{op}({', '.join(map(str, args))})")
         return name
 
     def write(self, values: Node, *, safe: bool) -> None:
-        """Adds all lines."""
+        """Adds all lines of the attention call."""
         self.check_views()
         q, k = self.read(self.scores.left), self.read(self.scores.right)
         k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
@@ -119,14 +121,14 @@ class _Call:
         self.lines[-1] = self.lines[-1].replace(o, "o", 1)
 
     def check_views(self) -> None:
-        """Checks that views preserve the rows of the scores, along which the softmax is computed."""
+        """Checks that views preserve the last axis of the scores, along which the softmax is computed."""
         for step in self.scores.of("view"):
             before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
             if self.scores.of("turn") or not same_sizes(before[-1:], after[-1:]):
                 raise Refused("a view that preserves the key axis", text_of(step.node), at=step.node)
 
     def scaled(self, q: str) -> tuple[str, float]:
-        """Returns the queries, multiplied by factors that differ between scores, and the scalar factor."""
+        """Returns the name of the queries, multiplied by all tensor factors, and the product of all number factors."""
         scale, viewed = 1.0, self.scores.turned
         for step in self.scores.steps:
             viewed = viewed or step.kind == "view"
@@ -140,7 +142,10 @@ class _Call:
         return q, float(scale)
 
     def mask(self) -> tuple[_Mask | None, str]:
-        """Returns the mask or None, and the name of the tensor that marks fully masked rows, if there can be any."""
+        """Returns the mask, or None if there is none, and the name of a tensor that marks fully masked rows.
+
+        The name is empty if no row needs the marking.
+        """
         fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
         for fill in fills:
             if not fill.number <= HIDES:
@@ -152,7 +157,7 @@ class _Call:
         return self.sum_of_all(fills)
 
     def fill_alone(self, fill: Step) -> tuple[_Mask, str]:
-        """Returns the mask of a single fill. It is a bool mask unless the fill value matters in a fully masked row."""
+        """Returns the mask for a single fill: a bool mask, unless the fill value matters in a fully masked row."""
         hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
             number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
@@ -162,7 +167,7 @@ class _Call:
         return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
 
     def sum_of_all(self, fills: list[Step]) -> tuple[_Mask, str]:
-        """Returns the mask of all steps: their result for a product of 0."""
+        """Returns the mask for all steps: the result of the steps for a product of 0."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
         bias, shape = _Mask("", 0, keys=False), ""
@@ -187,7 +192,10 @@ class _Call:
         return self.bounded(self.spread(bias), least)
 
     def bounded(self, mask: _Mask, least: float) -> tuple[_Mask, str]:
-        """Returns the mask in the form that kernels accept, and the rows that are all -inf, if there can be any."""
+        """Returns the mask with values that kernels accept, and the name of a tensor that marks rows of only -inf.
+
+        The name is empty if no such row is possible.
+        """
         overflows = self.fake.device.type == "cuda" and self.fake.dtype != torch.float16 and least < LOST
         if least > -math.inf and not overflows:
             return mask, ""
@@ -214,7 +222,7 @@ class _Call:
         return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
-        """Applies a view of the scores to the mask. `shape` is a tensor of zeros of the same shape, with one key."""
+        """Applies a view of the scores to the mask. `shape` names zeros of the shape of the scores, with a single key."""
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
@@ -227,7 +235,7 @@ class _Call:
         return bias, self.reshape(op, shape, narrow)
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
-        """Adds a reshape, which may copy."""
+        """Adds a view or reshape. A view becomes a reshape, because the mask may have to be copied."""
         terms = [repr(value) if isinstance(value, int) else self.read(value) for value in given]
         return self.make("reshape.default" if op == "view.default" else op, name, *terms)
 
@@ -239,10 +247,10 @@ class _Call:
         return mask
 
     def number(self, fill: Step, terms: Range) -> float:
-        """Returns the fill value to use in the mask if a row may be fully masked.
+        """Returns the fill value for the mask if a row may be fully masked.
 
         Raises:
-            Refused: in such a row the scores or another mask would matter.
+            Refused: in a fully masked row, the scores or another mask would affect the result.
         """
         if fill.number == -math.inf:
             return -math.inf
@@ -276,12 +284,12 @@ def _is_shift(step: Step) -> bool:
 
 
 def _is_small(terms: Range, fill: Step) -> bool:
-    """Returns whether an added term is too small to hide a key, compared with the fill value."""
+    """Returns whether the added terms are too small, compared with the fill value, to hide a key."""
     return terms[0] > -math.inf and terms[0] >= fill.number / 10
 
 
 def _is_exact(node: Node) -> bool:
-    """Returns whether converting a tensor rounds no value: it holds integers, or was widened from a narrower dtype."""
+    """Returns whether a tensor may be converted without rounding: it holds integers or was widened."""
     if not node.meta["val"].is_floating_point():
         return True
     if not is_call(node) or op_name(node.target) != "aten.to.dtype":

@@ -1,4 +1,4 @@
-"""Arguments of nodes in the form in which plan.json stores them."""
+"""Converts arguments of nodes to and from the JSON values that plan.json stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.rulebook.refused import Refused
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
-    """Returns an argument of a node as JSON. `name` returns the name of a node.
+    """Returns an argument of a node as a JSON value. The function `name` gives the name of a node.
 
     Raises:
         Refused: plan.json cannot store an argument of this kind.
@@ -40,10 +40,10 @@ def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
 
 
 def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
-    """Returns the argument that `to_binding` wrote.
+    """Returns the argument that a JSON value stands for. The function `nodes` gives the node with a name.
 
     Raises:
-        Refused: the binding has an unknown kind, or names a node that does not exist.
+        Refused: the binding is of an unknown kind, or names a node that does not exist.
     """
     match binding:
         case {"node": str() as name}:

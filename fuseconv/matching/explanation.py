@@ -1,6 +1,7 @@
 """Explains a plan rule by rule: where a rule is applied, where it is rejected and why, and its nearest miss.
 
-`docs/explain.schema.json` is the schema of `fuseconv explain --json`. It is generated from the classes below.
+`docs/explain.schema.json` is the schema of the output of `fuseconv explain --json`. The schema is generated from the
+classes below.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Applied:
 
     Attributes:
         nodes: the matched nodes of the captured program, in execution order.
-        replace: the lines that replace them.
+        replace: the lines that replace the nodes.
     """
 
     nodes: tuple[str, ...]
@@ -34,11 +35,11 @@ class Applied:
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """A match of a bundle that is not replaced in some targets, because it was measured to be no faster.
+    """A match that a bundle does not replace in some targets, because measurements found the replacement no faster.
 
     Attributes:
         nodes: the matched nodes of the captured program, in execution order.
-        choices: each of these targets, with the times of a call of the model.
+        choices: maps each of these targets to the measured times of a call of the model.
     """
 
     nodes: tuple[str, ...]
@@ -53,14 +54,13 @@ class Explained:
         rule: the name of the rule.
         stage: canonical, structure, fuse or search.
         family: the name of the rule file.
-        applied: the matches that are replaced; of a bundle, in one target at least.
+        applied: the matches that are replaced. For a bundle: the matches that are replaced in at least one target.
         left_alone: the matches of a bundle that are not replaced in some targets.
-        rejected: the matches that are not replaced, each with the reason; of `search`, what is known of each form.
-        near_miss: the attempt that matched most of the pattern where the rule is not applied. `differs` is the first
-            node that differs, `expected` and `found` describe the difference, `where` is the source line of the model,
-            and `matched` of `ops` ops were found. This is a rejected match if there is one, else a partial match, or
-            null if there is none.
-        near_misses: all partial matches, the one that matched most first.
+        rejected: the matches that are not replaced, each with the reason. For `search`: what is known about each form.
+        near_miss: the attempt that matched most of the pattern where the rule is not applied: a rejected match if one
+            exists, else a partial match, else null. `differs` is the first node that differs, `expected` and `found`
+            describe the difference, `where` is the source line of the model, and `matched` of `ops` ops were found.
+        near_misses: all partial matches. The match that covers most of the pattern comes first.
     """
 
     rule: str
@@ -75,18 +75,18 @@ class Explained:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a plan does and does not do.
+    """The explanation of a plan: what each rule did in the model, and what it did not do.
 
     Attributes:
         rules: the result of each rule, in the order of the rules.
-        near_misses: the nearest miss of each rule that has one.
+        near_misses: the nearest miss of each rule that has a near miss.
     """
 
     rules: tuple[Explained, ...]
     near_misses: tuple[Miss, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values that follow the schema."""
+        """Returns the explanation as plain JSON values that follow the schema."""
         value: dict[str, Any] = _EXPLANATION.dump_python(self, mode="json")
         return value
 
@@ -104,8 +104,9 @@ def explain(plan: Plan, rules: Sequence[Rule], targets: Sequence[str] = ()) -> E
 
     Args:
         plan: the plan, including its misses.
-        rules: the rules from which the plan was made. Other rules of its steps come last, without a rule file.
-        targets: the targets of the bundle, if the plan is that of a bundle.
+        rules: the rules from which the plan was computed. Other rules that occur in steps come last, with an empty
+            family.
+        targets: the targets of the bundle, if the plan belongs to a bundle.
     """
     steps, misses = _by_rule(plan.steps), _by_rule(plan.misses)
     kinds: dict[str, tuple[str, str]] = {rule.name: (rule.stage, rule.family) for rule in rules if rule.stage in STAGES}
@@ -144,12 +145,12 @@ def _explained(
 
 
 def _distance(miss: Miss) -> tuple[float, int]:
-    """Returns a sort key: the fraction of the pattern that did not match, then the number of ops that matched."""
+    """Returns a sort key that puts the most complete match first. Among equals, more matched ops come first."""
     return 1 - miss.matched / max(miss.ops, 1), -miss.matched
 
 
 def alike(misses: Sequence[Miss]) -> list[tuple[Miss, int]]:
-    """Groups misses that differ only in the layer. Returns the first miss of each group and the size of the group."""
+    """Groups misses whose reasons differ only in numbered names. Returns each group's first miss and its size."""
     groups: dict[str, list[Miss]] = {}
     for miss in misses:
         groups.setdefault(re.sub(r"_\d+\b|\bs\d+\b", "", miss.reason), []).append(miss)

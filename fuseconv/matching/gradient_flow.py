@@ -1,7 +1,7 @@
 """Checks that a replacement in a trainable program passes gradients to the same operands as the matched nodes.
 
-Both are run on fake tensors that require gradients, and the autograd graph of each result is followed to the operands.
-This detects a rule that drops a `detach` under any name.
+The check runs both on fake tensors that require gradients and follows the autograd graph of each result back to the
+operands. It detects, for example, a rule that drops a `detach`, whatever op detaches the value.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def check_gradients(
     """Checks that the gradient of every result reaches the same operands before and after the replacement.
 
     Args:
-        matched: the nodes to be replaced.
+        matched: the nodes to replace.
         operands: the operands of the matched nodes.
-        results: name to the node whose value is replaced.
-        replacement: the nodes' replacement.
+        results: maps each replaced name to the node whose value is replaced.
+        replacement: the replacement of the nodes.
         workspace: the graph.
 
     Raises:
-        Refused: a gradient reaches an additional operand, or fails to reach one.
+        Refused: a gradient reaches an additional operand, or no longer reaches an operand.
     """
     if workspace.mode is None:
         return
@@ -70,7 +70,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    # With its own memory, because a fake copy of a slice would need the size of the whole tensor.
+    # The leaf has its own memory, because a fake copy of a slice would need the size of the whole tensor.
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device, requires_grad=True)
 
 
@@ -104,7 +104,7 @@ def _replaced(replacement: Replacement, values: dict[Node, Any]) -> dict[str, An
 
 
 def _reached(result: Any, leaves: Mapping[Node, Tensor]) -> frozenset[Node]:
-    """Returns the operands whose leaves the autograd graph of a result reaches."""
+    """Returns the operands whose leaf tensors the autograd graph of a result reaches."""
     start = getattr(result, "grad_fn", None)
     seen, queue, found = {start}, [start], set()
     while queue:

@@ -1,6 +1,6 @@
-"""The working graph of planning and rewriting: a copy of the graph of a program, with its constants.
+"""The graph on which planning and rewriting work: a copy of a program's graph, with the program's constants.
 
-The copy shares the weights and fake values with the program, but has its own nodes and edges.
+The copy shares weights and fake values with the program, but it has its own nodes and edges.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR
 
 @dataclass(frozen=True)
 class Deferred:
-    """A constant that is computed at conversion: an op whose arguments are all constants."""
+    """A constant that is computed at conversion: a call of an op on constants."""
 
     op: Any
     args: tuple[Any, ...]
@@ -66,7 +66,7 @@ class Deferred:
 
 
 class Exported(Protocol):
-    """The attributes of torch.export.ExportedProgram that are used, under the same names."""
+    """The attributes of torch.export.ExportedProgram that a workspace uses, under the same names."""
 
     @property
     def graph(self) -> Graph:
@@ -90,19 +90,20 @@ class Exported(Protocol):
 
     @property
     def range_constraints(self) -> Mapping[Any, Any]:
-        """Symbolic size to its declared range."""
+        """Maps each symbolic size to its declared range."""
 
 
 class Workspace:
-    """A copy of a program's graph that is rewritten.
+    """A copy of a program's graph for rewriting.
 
     Attributes:
-        graph: the copy. Node names are those of the program.
+        graph: the copy. Its nodes have the same names as in the program.
         root: the graph module of the program, which holds the subgraphs of control-flow ops.
-        ranges: symbolic size to its declared range.
+        ranges: maps each symbolic size to its declared range.
         mode: the fake mode of the program's values. None for a program without tensors.
         trainable: whether parameters and buffers may change and gradients must be preserved.
-        aliases: the memory that the graph mutates.
+        aliases: the alias analysis, which knows the memory that the graph mutates.
+        results: a cache of the results of ops on fake tensors; see `run`.
     """
 
     def __init__(self, exported: Exported, *, trainable: bool = False) -> None:
@@ -140,10 +141,10 @@ class Workspace:
         self._read_as: dict[Node, dict[Node, str]] = {}
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula of the elements of a tensor, valid for all sizes.
+        """Returns the formula that gives each element of a tensor, for all sizes.
 
         Raises:
-            Refused: the elements depend on an input, or on an op without a rule.
+            Refused: the elements depend on an input, or on an op for which no formula is known.
         """
         if node not in self._formulas:
             try:
@@ -158,7 +159,7 @@ class Workspace:
         """Returns whether each row of a bool tensor provably has a False element, for all sizes.
 
         Raises:
-            Refused: the elements depend on an input, or on an op without a rule.
+            Refused: the elements depend on an input, or on an op for which no formula is known.
         """
         try:
             return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
@@ -166,7 +167,7 @@ class Workspace:
             raise Refused("elements that are a formula of indices and sizes", str(problem)) from None
 
     def squeezed(self, node: Any) -> Node | None:
-        """Returns the node on which the rank of a value depends if a size is 1. None if the rank never changes."""
+        """Returns the node that determines the rank of a value if a squeeze may change it. None if it never changes."""
         if self._squeezed is None:
             self._squeezed = squeezed(self.graph, self.ranges) if self._squeezes else {}
         return self._squeezed.get(node) if isinstance(node, Node) else None
@@ -180,13 +181,13 @@ class Workspace:
     def is_constant(self, node: Any) -> bool:
         """Returns whether the values of a node never change, so that they can be used at conversion.
 
-        These are the parameters, buffers and literals of the model (in a trainable program only the literals), and
-        constants computed from them.
+        Such nodes are the parameters, buffers and constant tensors of the model, and constants computed from these. In
+        a trainable program, parameters and buffers may change and do not count.
         """
         return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor of a constant node. None for any other node."""
+        """Returns the tensor of a constant node. Returns None for any other node."""
         if not self.is_constant(node):
             return None
         known = self._constants[node.name]
@@ -195,7 +196,7 @@ class Workspace:
         return known
 
     def deferred(self, node: Node) -> Deferred | None:
-        """Returns how a constant is computed. None if the node is not a constant or its value is already known."""
+        """Returns the call that computes a constant. None if the node is no constant or its value is already known."""
         known = self._constants.get(node.name) if node.op == "placeholder" else None
         return known if isinstance(known, Deferred) else None
 
@@ -214,9 +215,8 @@ class Workspace:
     def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, fake: torch.Tensor) -> Node:
         """Returns a constant node for the result of an op on constants. The value is computed when it is first needed.
 
-        The same op on the same constants gives the same node, so that weights shared by two matches stay shared. Each
-        node gets its own copy of the fake value `fake`, because torch treats placeholders with the same value as one
-        parameter.
+        The same op on the same constants gives the same node, so that two matches keep sharing a weight. Each node gets
+        its own copy of the fake value `fake`, because torch treats placeholders with the same value as one parameter.
         """
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
@@ -235,14 +235,14 @@ class Workspace:
         return node
 
     def run(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Returns the result of an op on fake tensors, for all sizes. It is cached by dtype, shape and strides.
+        """Runs an op on fake tensors, for all sizes. Caches the result by the operands' dtypes, shapes and strides.
 
-        Layers of the same shape share these values as `meta["val"]`, because creating a fake tensor with symbolic sizes
-        takes a millisecond. A placeholder must have its own value.
+        Layers of the same shape share the cached result as `meta["val"]`, because creating a fake tensor with symbolic
+        sizes takes a millisecond. A placeholder must have its own fake value.
 
         Raises:
             GuardError: the op needs a guard that the program does not have.
-            ValueError: the op would end the process.
+            ValueError: the op would terminate the process.
         """
         check_call(op, args)
         key = (op, key_of(args), key_of(list(kwargs.items())))
@@ -254,13 +254,13 @@ class Workspace:
         return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """Returns the computed constants that are in use, keyed by node name."""
+        """Returns the computed constants that have users, by node name."""
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}
 
     def may_require_grad(self, node: Node) -> bool:
-        """Returns whether the value of a node may require grad: it depends on a parameter, a buffer or an input."""
+        """Returns whether the value of a node may require grad, because it depends on a placeholder that may change."""
         seen, queue = {node}, [node]
         while queue:
             node = queue.pop()
@@ -271,10 +271,10 @@ class Workspace:
         return False
 
     def node(self, name: str) -> Node:
-        """Returns the node with that name in the program, or the node that replaces it now.
+        """Returns the node that has this name in the program, or the node that has since replaced it.
 
         Raises:
-            Refused: there is no such node (any more, or yet).
+            Refused: no such node exists, or an earlier step removed the node, or no earlier step created it.
         """
         node: Node | None = self._nodes.get(name)
         if node is None:
@@ -287,44 +287,44 @@ class Workspace:
         return node
 
     def find(self, name: str) -> Node | None:
-        """Returns the node that `node` returns for a name of the program. None if a step removed it."""
+        """Returns the same node as `node`. Returns None if the node does not exist or a step removed it."""
         node = self._nodes.get(name)
         current = None if node is None else self.current(node)
         return None if current is None or current._erased else current
 
     def current(self, node: Node) -> Node:
-        """Returns the current replacement of a node, or the node itself if it has not been replaced."""
+        """Returns the node that has replaced a node, also through several replacements, or the node itself."""
         while node in self._replaced:
             node = self._replaced[node]
         return node
 
     def name(self, node: Node) -> str:
-        """Returns the name that `node` resolves to this node in any later step: the name in the program.
+        """Returns the name that `node` resolves to this node in every later step: the name in the program.
 
-        A node that replaces another has the name of the other. A node created for an intermediate value is
-        `NODE/RULE/NAME`: the replaced node, the rule, and the name in the rule.
+        A node that replaces another node takes over the name of that node. A node that was created for an intermediate
+        value is named `NODE/RULE/NAME`: the replaced node, the rule, and the name in the rule.
         """
         return self._origins.get(node, node.name)
 
     def name_used_by(self, user: Node, operand: Node) -> str:
-        """Returns the name by which a node uses an operand: the name in the program before any step replaced it.
+        """Returns the name under which a node uses an operand: the name before any step replaced the operand.
 
-        The name resolves to the operand whether or not those steps are executed, so that a plan stays valid if they are
-        removed.
+        The name resolves to the operand whether or not the replacing steps are executed. So a plan stays valid if these
+        steps are removed from it.
         """
         return self._read_as.get(user, {}).get(operand) or self.name(operand)
 
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_used_by`."""
+        """Creates a call at the insertion point. `read_as` gives the names of its operands, as in `name_used_by`."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
         return node
 
     def refer(self, node: Node, reference: str) -> str:
-        """Registers a node that a step created under a reference, with a number if it is taken, and returns it."""
+        """Registers a node that a step created under a name, and returns the name. A taken name gets a number."""
         taken = sum(known.partition("~")[0] == reference for known in self._nodes) if reference in self._nodes else 0
         reference = f"{reference}~{taken + 1}" if taken else reference
         self._nodes[reference] = node
@@ -332,7 +332,7 @@ class Workspace:
         return reference
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
-        """Replaces all uses of a node with `new`. `made` says whether `new` was created for this purpose."""
+        """Replaces all uses of a node with `new`. `made` is true if `new` was created to replace the node."""
         self._touch(node, new, *node.users)
         for user in node.users:
             self._read_as.setdefault(user, {}).setdefault(new, self.name_used_by(user, node))
@@ -342,7 +342,7 @@ class Workspace:
             self._origins[new] = self.name(node)
 
     def erase(self, node: Node) -> None:
-        """Erases a node without users."""
+        """Erases a node that has no users."""
         self._touch(node, *node.all_input_nodes)
         self.graph.erase_node(node)
 
@@ -352,7 +352,7 @@ class Workspace:
         node.meta["val"] = fake
 
     def clean(self) -> None:
-        """Removes dead nodes."""
+        """Removes dead nodes from the graph."""
         queue, self._loose = list(self._loose), {}
         while queue:
             node = queue.pop()
@@ -361,13 +361,16 @@ class Workspace:
                 self.erase(node)
 
     def _touch(self, *nodes: Node) -> None:
-        """Records nodes that are new, erased, or have other operands or users."""
+        """Records nodes that are new or erased, or whose operands or users changed."""
         noted = dict.fromkeys(nodes)
         self._changed.update(noted)
         self._loose.update(noted)
 
     def take_changed(self) -> list[Node]:
-        """Returns the nodes that are new, erased, or have other operands, users or values since the last call."""
+        """Removes dead nodes and returns every node that was created, erased or changed since the last call.
+
+        A node counts as changed if its operands, users or value changed.
+        """
         self.clean()
         changed, self._changed = list(self._changed), {}
         if changed:

@@ -1,8 +1,8 @@
-"""Propagates changed strides: the users of a value with new strides are run again on fake tensors.
+"""Propagates changed strides: runs the users of a value with new strides again on fake tensors.
 
-A rule may replace dense tensors with views, such as the slices of a merged product. The users of those views see
-different strides and may propagate them. The match is rejected if a user does not accept the strides, or if the program
-returns them and the rule does not restore the strides of outputs.
+A rule may replace dense tensors with views, such as the slices of a merged product. The users of the views see
+different strides and may propagate these strides. The match is rejected if a user does not accept the new strides. It
+is also rejected if the new strides reach an output of the program, unless the rule restores the strides of outputs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fuseconv.rulebook.refused import Refused
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool = False) -> dict[Node, Any]:
-    """Returns the new fake values of all nodes whose strides change.
+    """Returns the new fake values of all downstream nodes whose strides change.
 
     Args:
-        changed: node to its new fake value.
+        changed: maps each replaced node to its new fake value.
         workspace: the graph.
         restores: whether `restore_outputs` will be called, so that the new strides may reach a contiguous output.
 
@@ -57,7 +57,7 @@ def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
 
     Args:
         workspace: the graph.
-        before: the output nodes and their fake values before the change. Those that changed were contiguous.
+        before: maps each output node to its fake value before the change. All outputs that changed were contiguous.
     """
     output = workspace.graph.output_node()
     for node, old in before.items():

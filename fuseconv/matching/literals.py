@@ -1,8 +1,8 @@
-"""Compares a literal of a rule with a literal in a graph: integers exactly, floats up to the digits written.
+"""Compares a literal of a rule with a literal in a graph: integers exactly, floats with a tolerance.
 
-Models write constants with few digits: 0.7979 for sqrt(2 / pi). A number within `TOLERANCE` counts as the rule's. If
-the difference exceeds the rounding error of the dtype, the replacement changes the result slightly. The match records
-this, and its numerical test takes it into account.
+Models write constants with few digits, such as 0.7979 for sqrt(2 / pi). A float within `TOLERANCE` of the rule's float
+matches. If the difference exceeds the rounding error of the dtype, the replacement changes the result slightly. The
+match records such a difference, and its numerical test takes it into account.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fuseconv.contract.dtypes import DTYPES
 from fuseconv.rulebook.rule_text import Literal
 
 TOLERANCE = 1e-3
-"""How far a float of a graph may be from a float of a rule, relative: 0.7071 is 1/sqrt(2). A rule's float that is a
-multiple of 1/64, as 0.5, and every integer, is meant exactly."""
+"""The relative difference up to which a float in a graph matches a float of a rule: 0.7071 matches 1/sqrt(2). A rule's
+float that is a multiple of 1/64, such as 0.5, and every integer match only exactly."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two arguments are one node, or equal literals of the same kind. 2 equals 2.0 but not True."""
+    """Returns whether two arguments are the same node or equal literals. 2 equals 2.0, but 1 does not equal True."""
     if isinstance(one, Node) or isinstance(other, Node):
         return one is other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -35,7 +35,7 @@ def same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
     Args:
         literal: the literal of the rule.
         actual: the argument in the graph.
-        rank: the rank of the tensor, if the literal is an axis.
+        rank: the rank of the tensor if the literal is an axis, else None.
     """
     expected = literal.value
     if literal.is_dtype:
@@ -56,9 +56,10 @@ def _is_exact(expected: float) -> bool:
 
 
 def differs(literal: Literal, actual: Any, dtype: torch.dtype | None) -> bool:
-    """Returns whether a float that counts as the rule's differs from it by more than the rounding error of a dtype.
+    """Returns whether a float that matches a rule's float differs from it by more than the rounding error of a dtype.
 
-    Numbers are computed in at least float32, whatever the dtype of the tensors.
+    The rounding error is that of float64 for float64 tensors and that of float32 for all others, because ops compute
+    with numbers in at least float32.
 
     Args:
         literal: the literal of the rule.

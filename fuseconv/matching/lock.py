@@ -1,8 +1,8 @@
 """fuseconv.lock: the expected number of matches of a conversion, per rule and per module of the model.
 
-`convert --lock` writes the file, which is committed, and `convert --frozen` compares with it. If a change of the model,
-the rules or torch loses a fusion, the conversion fails instead of silently giving a slower model. One file holds the
-entries of all bundles of a project. See docs/adr/0004-lock.md.
+`convert --lock` writes the file, which is kept under version control, and `convert --frozen` compares a conversion with
+the file. If a change of the model, the rules or torch loses a fusion, the conversion fails instead of silently
+producing a slower model. One file holds the entries of all bundles of a project. See docs/adr/0004-lock.md.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SCHEMA = 1
 """The version of fuseconv.lock."""
 
 ROOT = "."
-"""The name of the whole model among its modules."""
+"""The module path that stands for the whole model."""
 
 MatchCounts = dict[str, dict[str, int]]
-"""Rule to module path to number of matches."""
+"""Maps each rule to its number of matches by module path."""
 
 
 Tactics = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""The problems of a bundle's tuning.json."""
+"""The `problems` of a bundle's tuning.json."""
 
 
 class Chosen(BaseModel):
-    """What was chosen by measuring for one bundle: the times of its targets, and target to class to choice."""
+    """The measurements of one bundle: the times of its targets, and for each target a choice per class of matches."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class Chosen(BaseModel):
 
 
 class Lock(BaseModel):
-    """The contents of the file: bundle name to its matches and what was measured: choices, tactics, forms."""
+    """The contents of the file: for each bundle name, the matches, and the measured choices, tactics and forms."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,7 +60,7 @@ class Lock(BaseModel):
 
 @dataclass(frozen=True)
 class Change:
-    """A rule whose number of matches in a module differs from the lock, and the reason if it is known."""
+    """A rule whose number of matches in a module differs from the lock, and the reason."""
 
     rule: str
     module: str
@@ -78,7 +78,7 @@ def count_matches(plan: Plan, program: Program) -> MatchCounts:
 
     Args:
         plan: the executed plan.
-        program: the captured program, which has the module of each node.
+        program: the captured program, which records the module of each node.
     """
     modules = _modules(program)
     found: MatchCounts = {}
@@ -95,7 +95,7 @@ def read_lock(path: Path) -> Lock:
 
     Raises:
         FileError: the file does not exist.
-        RuleError: the file is not a valid lock. The error has the position.
+        RuleError: the file is not a valid lock. The error gives the position.
     """
     if not leads_somewhere(path):
         raise FileError(f"there is no {path.name}", where=str(path), fix="write it with `fuseconv convert --lock`")
@@ -117,7 +117,7 @@ def write_lock(
     tactics: Tactics | None = None,
     forms: Forms | None = None,
 ) -> None:
-    """Records the matches of a bundle, and what was measured for it. Entries of other bundles are kept.
+    """Records the matches and the measured choices of a bundle in the lock. Keeps the entries of other bundles.
 
     Raises:
         RuleError: the existing file is not a lock.
@@ -126,7 +126,7 @@ def write_lock(
     lock = read_lock(path) if leads_somewhere(path) else Lock()
     entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics, "forms": forms}
     tables = {name: {**getattr(lock, name), bundle: entry} for name, entry in entries.items()}
-    # A bundle without matches has an entry, which says so.
+    # A bundle without matches keeps an empty entry.
     sorted_ = {
         name: {key: table[key] for key in sorted(table) if table[key] or name == "bundles"}
         for name, table in tables.items()
@@ -147,7 +147,8 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
         known: the names of the rules in use.
 
     Raises:
-        FrozenError: a match is lost, or there is a new one. `changes` lists them with the reasons.
+        FrozenError: a match is missing or new, or the lock has no entry for the bundle. The message lists the changes
+            with the reasons.
         FileError: the lock does not exist.
         RuleError: the file is not a valid lock.
     """
@@ -191,7 +192,10 @@ def _reason(
     known: Collection[str],
     gained: Iterable[tuple[str, str]],
 ) -> str:
-    """Returns the reason why a match is lost: from the plan or its misses, else the rule that matches there now."""
+    """Returns the reason why a match is missing.
+
+    The reason is a disabled step, an unused rule, a near miss, or another rule that now matches in the module.
+    """
     modules = _modules(program)
     for number, step in enumerate(plan.steps):
         if step.rule == rule and not step.apply and _module_of(step, modules) == module:
@@ -210,14 +214,14 @@ def _is_in(module: str, other: str) -> bool:
 
 
 def _modules(program: Program) -> Mapping[str, str]:
-    """Returns the module in which each node of a program is called."""
+    """Returns the path of the innermost module that calls each node of a program, by node name."""
     nodes = program.exported.graph.nodes
     stacks = ((node.name, list((node.meta.get("nn_module_stack") or {}).values())) for node in nodes)
     return {name: (stack[-1][0] if stack else "") or ROOT for name, stack in stacks}
 
 
 def _module(name: str, modules: Mapping[str, str]) -> str:
-    """Returns the module of a value: of the node with that name, or of the node that it replaces."""
+    """Returns the module of the node with this name, or of the node that it replaces."""
     name = name.partition("/")[0]
     if name not in modules:
         name = max((known for known in modules if name.endswith(f"_{known}")), key=len, default="")

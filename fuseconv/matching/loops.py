@@ -1,4 +1,4 @@
-"""Detects rewrite cycles without a program: rule A creates what rule B matches, and B creates what A matches."""
+"""Detects rewrite cycles from the rules alone: rule A inserts what rule B matches, and B inserts what A matches."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fuseconv.rulebook.rule_text import Apply, Call, Items, Literal, Name, Term
 
 
 def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
-    """Checks that the rules of a stage contain no rewrite cycle.
+    """Checks that rules of the same stage form no rewrite cycle.
 
     Rule A leads to rule B if the replacement of A contains everything that the pattern of B needs. A rule that merges
-    matches reduces their number and leads to none. A replacement that is excluded only by a condition on tensors
-    counts; one with a number where the pattern needs a tensor does not.
+    matches reduces their number, so it leads to no rule. Conditions on tensors cannot be evaluated here and count as
+    fulfilled. Only a number where the condition needs a tensor rules a match out.
+
+    A set of compiled rules is checked only once, however many programs are planned with it.
 
     Args:
         rules: the alternatives of each rule.
 
-    A set of compiled rules is checked once, however many programs are planned with it.
-
     Raises:
-        RuleError: there is a cycle. The error names its rules.
+        RuleError: the rules form a cycle. The error names the rules of the cycle.
     """
     compiled = tuple(rules)
     key = tuple(map(id, compiled))
@@ -39,7 +39,7 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
 
 
 _SOUND: dict[tuple[int, ...], tuple[tuple[Pattern, ...], ...]] = {}
-"""The sets that contain no cycle. Their patterns are kept, so that no other object gets the identity of one."""
+"""The sets of rules that contain no cycle. The patterns are kept here, so that no other object gets the same id."""
 
 _MOST = 64
 
@@ -75,14 +75,14 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 
 def _called(pattern: Pattern) -> frozenset[str]:
-    """Returns the ops that a graph must contain for a pattern to match; a product may be any of several ops."""
+    """Returns the ops that a graph must contain for a pattern to match. Products, formed by several ops, are left out."""
     return frozenset(str(line.op) for line in pattern.lines if line.op is not PRODUCT)
 
 
 def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[str, None]:
-    """Returns the rules that a rule leads to. `called` has all patterns by the ops that they need."""
+    """Returns the names of the rules that a rule leads to. `called` groups all patterns by the ops that they need."""
     if rule.merge or rule.strides == "restored" or rule.stage == "search":
-        return {}  # a shared operand, a layout or a limit that ends them is not visible in the text
+        return {}  # these end because of a shared operand, a layout or a limit, which the text does not show
     made = {call.op for _, call in _made(rule)}
     near = chain.from_iterable(patterns for ops, patterns in called.items() if ops <= made)
     found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
@@ -90,14 +90,14 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
 
 
 def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
-    """Returns the ops that a rule inserts, with the names of their results. Constants insert none."""
+    """Returns the calls that a rule inserts, with the names of their results. Constants insert no call."""
     return [
         (line.targets, line.value) for line in rule.replacement if isinstance(line.value, Call) and not line.constant
     ]
 
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
-    """Returns whether the `replace` lines of a rule contain every line of a pattern, anchored at any line."""
+    """Returns whether the `replace` lines of a rule contain every line of a pattern. Any line may be the anchor."""
     made = {name: call for names, call in _made(rule) for name in names}
     for _, call in _made(rule):
         bound: dict[str, Term] = {}
@@ -152,7 +152,7 @@ def _value(term: Expected) -> object:
 
 
 def _may_hold(rule: Rule, bound: Mapping[str, Term]) -> bool:
-    """Returns whether the conditions can hold. Conditions on tensors fail for a number."""
+    """Returns whether the conditions of a rule can hold. A condition on tensors does not hold for a number."""
     for condition in rule.conditions:
         if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].tensors:
             for operand in condition.left.args:

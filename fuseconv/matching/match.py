@@ -1,7 +1,7 @@
 """Finds the matches of a rule in a graph and, for each partial match, the first reason why it is not a match.
 
-A subgraph that has the form of the pattern is a candidate. Its users outside the match, in-place writes, the `where`
-conditions, and the result of the replacement on fake tensors are checked. Matching changes nothing.
+For each subgraph that fits the pattern, the following are checked: its users outside the match, in-place writes, the
+`where` conditions, and the result of the replacement on fake tensors. Matching does not change the graph.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class Match:
 
     Attributes:
         rule: the rule.
-        nodes: the matched nodes in execution order, including those that select one of several results.
-        captures: pattern variable to a node, a literal, or a list of them.
-        results: pattern name to the node whose value is replaced.
-        saved: the number of memory passes saved: matched ops minus inserted ops, not counting ops with a single
-            element.
+        nodes: the matched nodes in execution order, including the getitem nodes that select one of several results.
+        captures: maps each pattern variable to a node, a literal, or a list of these.
+        results: maps each replaced name of the pattern to the node whose value is replaced.
+        saved: the number of memory passes saved: the matched ops minus the inserted ops. Inserted ops whose result has
+            one element, and constants computed at conversion, are not counted.
         replace: the lines that replace the nodes.
-        literals: floats that count as the rule's, each with the rule's, if they differ by more than the rounding error.
+        literals: pairs of a float in the graph and the float of the rule that it matches. Only pairs that differ by
+            more than the rounding error are listed.
     """
 
     rule: Rule
@@ -55,7 +56,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A match of the pattern whose conditions hold. The replacement has not been checked yet."""
+    """A subgraph that fits the pattern and meets the conditions. The replacement has not been checked yet."""
 
     rule: Rule
     nodes: frozenset[Node]
@@ -69,10 +70,10 @@ class Found:
     """The result of one rule at one anchor.
 
     Attributes:
-        match: the match, or a candidate for a rule that merges matches; None if there is neither.
-        miss: why there is no match.
-        read: the nodes that were examined. The result stays valid until one of these nodes, its users or its value
-            changes.
+        match: the match. For a rule that merges matches, a candidate. None if there is neither.
+        miss: the near miss, if there is no match.
+        read: the nodes that were examined. The result stays valid until the operands, users or value of one of these
+            nodes change.
     """
 
     match: Match | Candidate | None
@@ -88,11 +89,11 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[
         patterns: the rule's alternatives.
 
     Returns:
-        The matches, at most one per anchor (or per group of merged matches); and the nearest miss of each anchor
-        without one.
+        The matches, at most one per anchor or per group of merged matches; and the nearest miss of each anchor that has
+        no match.
 
     Raises:
-        RuleError: the pattern takes more than `BUDGET` comparisons at one node.
+        RuleError: the pattern needs more than `BUDGET` comparisons at one node.
     """
     anchors = dict.fromkeys(anchor for pattern in patterns for anchor in index.calls.get(pattern.lines[-1].op, ()))
     answers = [match_at(index, patterns, anchor) for anchor in anchors]
@@ -104,10 +105,10 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[
 
 
 def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
-    """Finds the result of one rule at one node: the first alternative and candidate that may be replaced.
+    """Tries one rule at one node. Returns the first candidate of any alternative that may be replaced.
 
     Raises:
-        RuleError: the pattern takes more than `BUDGET` comparisons.
+        RuleError: the pattern needs more than `BUDGET` comparisons.
     """
     nearest: NearMiss | None = None
     read: set[Node] = {anchor}
@@ -130,16 +131,16 @@ def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
 
 
 def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Candidate:
-    """Returns a candidate after all checks that do not depend on the replacement.
+    """Makes all checks that do not depend on the replacement, and returns the candidate.
 
     Args:
         index: the graph.
         pattern: the alternative that was found.
-        state: what the search found.
-        read: the examined nodes are added to this set.
+        state: the nodes and captures that the search found.
+        read: a set to which the examined nodes are added.
 
     Raises:
-        Refused: the matched nodes may not be replaced. The exception has the reason.
+        Refused: the matched nodes may not be replaced. The exception gives the reason.
     """
     rule, constants, nodes, captures = pattern.rule, index.workspace, state.nodes, state.captures
     values = {}
@@ -166,10 +167,10 @@ def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> 
 def check_apart(
     index: Index, matched: frozenset[Node], captures: Mapping[str, Any], results: Mapping[str, Node]
 ) -> None:
-    """Checks that the operands of a match are defined outside it and are real, and that no in-place write intervenes.
+    """Checks that a match has no complex tensors and no operands defined inside it, and that no write interferes.
 
     Raises:
-        Refused: an operand is defined inside the match or complex, or an in-place write intervenes.
+        Refused: an operand is defined inside the match, a tensor is complex, or an in-place write interferes.
     """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
@@ -187,10 +188,10 @@ def _is_complex(node: Node) -> bool:
 
 
 def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
-    """Returns the match if the lines may replace the candidate.
+    """Returns the match if the lines may be substituted for the candidate subgraph.
 
     Raises:
-        Refused: the lines may not replace the candidate. The exception has the reason.
+        Refused: the lines may not be substituted. The exception gives the reason.
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
@@ -215,7 +216,7 @@ def _has_one_element(fake: Any) -> bool:
 
 
 def merged(index: Index, candidates: Sequence[Candidate]) -> Iterator[Match | NearMiss]:
-    """Yields the match of each group of candidates with the same merge variables, or the reason why there is none."""
+    """Yields a match, or a near miss, for each group of candidates that agree on the merge variables."""
     groups: dict[Any, list[Candidate]] = {}
     for found in candidates:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
@@ -247,10 +248,10 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
 
 
 def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
-    """Checks that values may replace the nodes, and returns the nodes whose strides change as a consequence.
+    """Checks that new values may replace nodes. Returns the downstream nodes whose strides change, with new values.
 
     Raises:
-        Refused: a value may not replace its node.
+        Refused: a new value may not replace its node.
     """
     for node, new in changed.items():
         check_same(new, node, strides)
@@ -258,7 +259,9 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
-    """Returns the node before which the replacement is inserted: the last matched node, or the first user of a result.
+    """Returns the node before which the replacement is inserted.
+
+    This is the last matched node, or the first outside user of a result if that comes earlier.
 
     Raises:
         Refused: a result is used before an operand is computed.
@@ -274,7 +277,7 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
 
 
 def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
-    """Checks that intermediate values of a match, which disappear with it, have no users outside it.
+    """Checks that the intermediate values of a match have no users outside it. The replacement removes these values.
 
     Raises:
         Refused: an intermediate value has a user outside the match.
@@ -287,7 +290,7 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
 
 
 def check_where(rule: Rule, values: Mapping[str, Any], workspace: Workspace) -> None:
-    """Checks the conditions of a rule for the values of its names.
+    """Checks the conditions of a rule, given the values of the names in the rule.
 
     Raises:
         Refused: a condition cannot be proved.
@@ -325,7 +328,7 @@ def _operands(term: Apply | Name) -> Iterator[str]:
 
 
 def _symbol(value: Any) -> Any:
-    """Returns the short name of a dtype, by which `where` compares it."""
+    """Returns the short name of a dtype, which `where` compares. Other values are returned as they are."""
     if isinstance(value, torch.dtype):
         return SHORT_DTYPES[str(value)]
     return value

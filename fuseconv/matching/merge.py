@@ -1,7 +1,8 @@
 """Expands the `replace` lines of a rule that merges several matches.
 
-A name on which the matches agree is used as it is. Any other name belongs to one match: `[*w]` is the list of all of
-them, `*y, =` binds one result per match, and a line that uses such a name without a star is repeated for each match.
+A name on which all matches agree is used as it is. Any other name has a different value in each match: `[*w]` is the
+list of the values from all matches, `*y, =` binds one result per match, and a line that uses such a name without a star
+is repeated for each match.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[
 
     Args:
         lines: the parsed lines.
-        shared: the pattern variables that have one value in all matches.
+        shared: the pattern variables that have the same value in all matches.
         count: the number of matches.
     """
     common = set(shared)
@@ -37,7 +38,7 @@ def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[
 
 
 def _is_common(value: Call | Term, common: Collection[str]) -> bool:
-    """Returns whether a value uses names of a single match only under a star."""
+    """Returns whether a value is the same for all matches: it uses names of single matches only under a star."""
     match value:
         case Name(id=name):
             return name in common or name == "_"

@@ -1,4 +1,4 @@
-"""The longest partial match of a pattern at a node. It is recorded for every node, but rendered for only a few."""
+"""The longest partial match of a pattern at a node. Every node has one, but only a few are rendered as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuseconv.matching.steps import Miss
 from fuseconv.rulebook.rule import Rule
 
 Words: TypeAlias = Callable[[], tuple[str, str]]
-"""Returns what a pattern expects and what the graph has."""
+"""Returns what a pattern expects and what the graph contains instead."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class NearMiss:
 
     Attributes:
         rule: the rule whose pattern was tried.
-        anchor: the node that was tried for the last line of the pattern.
+        anchor: the node at which the last line of the pattern was tried.
         differs: the first node that differs.
         found: the number of ops of the pattern that were found.
         ops: the number of ops of the pattern.
-        words: what was expected and what was found.
-        refused: whether the whole pattern fits but may not be replaced.
+        words: returns what was expected and what was found, as text.
+        refused: whether the whole pattern matches but may not be replaced.
         rejected: whether the match was rejected by its numerical test or by an unexpected error.
     """
 

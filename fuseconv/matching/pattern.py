@@ -1,4 +1,4 @@
-"""Patterns compiled for the ops of this process: the schema of every op is resolved and every argument is named."""
+"""Compiles patterns for the ops of this process: resolves the schema of every op and names every argument."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
 
 @dataclass(frozen=True)
 class Default:
-    """An argument that a line omits: it must have the default value of the schema."""
+    """An argument that a line omits. It must equal the default value in the schema."""
 
     value: Any
 
@@ -34,13 +34,13 @@ Expected: TypeAlias = Term | Default
 
 
 class Slot(NamedTuple):
-    """An argument of a line that is compared.
+    """An argument of a line that the search compares.
 
     Attributes:
         name: the name of the argument in the schema of the op.
         label: the name of the argument in messages.
-        term: the term that it must match.
-        is_axis: whether it is an axis of the first tensor of the op.
+        term: the term that the argument must match.
+        is_axis: whether the argument is an axis of the op's first tensor.
     """
 
     name: str
@@ -55,11 +55,11 @@ class OpLine:
 
     Attributes:
         pointer: the JSON pointer of the line inside its rule.
-        op: the op it calls; `PRODUCT` for multiplications in any order.
-        terms: argument name to the term it must match. An omitted argument may be anything. The factors of a product
-            are named by their position; the number is `times`.
-        targets: the names of its results.
-        unpacks: whether the op has several results, which are identified by position.
+        op: the op that the line calls, or `PRODUCT` for multiplications in any order.
+        terms: maps the name of each argument to the term that the argument must match. An argument that is not listed
+            may have any value. The factors of a product are named by position, and its number is named `times`.
+        targets: the names of the results.
+        unpacks: whether the op returns several results, which are identified by position.
     """
 
     pointer: str
@@ -75,9 +75,9 @@ class Pattern:
 
     Attributes:
         rule: the rule.
-        lines: its ops in order. The search starts at the last one.
-        literals: names of literals and of functions of pattern variables.
-        places: name of a result to (index in `lines`, position among the results).
+        lines: the op lines in order. The search starts at the last line.
+        literals: maps each name of a literal, or of a function of pattern variables, to its term.
+        places: maps the name of each result to (index in `lines`, position among the results).
     """
 
     rule: Rule
@@ -87,9 +87,9 @@ class Pattern:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
-        """For each line, the orders in which its operands are compared. Commutative ops have two.
+        """For each line, the ways in which its terms are assigned to arguments. Commutative ops have two ways.
 
-        In each order, literals are compared first, then ops, then pattern variables are bound.
+        In each way, literals are compared first, then ops. Pattern variables are bound last.
         """
         return tuple(
             tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
@@ -98,12 +98,12 @@ class Pattern:
 
     @cached_property
     def ops(self) -> frozenset[Any]:
-        """The ops that a graph must contain for the pattern to match. A product may be any of several ops."""
+        """The ops that a graph must contain for the pattern to match. Products are left out: several ops form them."""
         return frozenset(line.op for line in self.lines if line.op is not PRODUCT)
 
     @cached_property
     def follows(self) -> bool:
-        """Whether a condition of the rule follows a value through the graph, past what a search records."""
+        """Whether a condition of the rule follows a value through the graph, beyond the nodes that a search records."""
         tests = (condition.left.function for condition in self.rule.conditions if isinstance(condition.left, Apply))
         return any(FUNCTIONS[name].follows for name in tests)
 
@@ -128,7 +128,9 @@ def _orders(line: OpLine) -> Iterator[list[Slot]]:
 
 
 def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
-    """Compiles every alternative of a rule and its replacement for the ops of this process, once.
+    """Compiles every alternative of a rule for the ops of this process, and checks the ops of its replacement.
+
+    The result is cached.
 
     Raises:
         RuleError: an op is unknown, or its arguments or results do not match its schema.
@@ -143,7 +145,7 @@ def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
 
 _MOST_COMPILED = 1024
 _COMPILED: dict[int, tuple[Rule, tuple[Pattern, ...]]] = {}
-"""What was compiled, by the identity of the rule, which is kept here so that no other gets it."""
+"""The compiled patterns, by the id of the rule. The rule is kept here, so that no other object gets the same id."""
 
 
 def _compiled(rule: Rule) -> tuple[Pattern, ...]:
@@ -154,7 +156,7 @@ def _compiled(rule: Rule) -> tuple[Pattern, ...]:
 
 
 def check_rule_ops(rules: Sequence[Rule]) -> None:
-    """Checks that every op in a rule exists and accepts the given arguments.
+    """Checks that every op in the rules exists and accepts the given arguments.
 
     Raises:
         RuleError: see `compile_rule`.
@@ -186,7 +188,7 @@ def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
 
 
 def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
-    """Returns the factors of a product, and its number: a literal, or the variable that `times` binds."""
+    """Returns the factors of a product, and its number as `times`: a literal, or a variable to bind."""
     numbers = [term.value for term in call.args if isinstance(term, Literal)]
     factors = [term for term in call.args if isinstance(term, Name)]
     named = dict(call.kwargs)

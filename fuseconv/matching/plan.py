@@ -1,7 +1,8 @@
-"""Computes the plan for a program and rules: each stage is applied to a fixpoint, and overlaps are resolved explicitly.
+"""Computes the plan for a program and rules: applies each stage to a fixpoint and resolves overlapping matches.
 
-Each round finds all matches of all rules of the stage, keeps those that save most, and executes them on a working copy,
-until a round finds none. The misses that remain carry the reasons.
+Each round finds all matches of all rules of the stage. Of overlapping matches, it keeps those that save most, and it
+executes them on a working copy of the graph. The stage ends when a round finds no match. The remaining near misses give
+the reasons.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from fuseconv.rulebook.rule_text import names_of, parse_line
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
 REPLACEMENTS = 100
-"""The maximum number of times that one value is replaced in one stage. Rules that exceed it form a rewrite cycle."""
+"""The maximum number of times that one value is replaced in one stage. Rules that exceed this number form a rewrite
+cycle."""
 
 RECENT = 50
-"""The number of last steps whose rules are reported as a rewrite cycle."""
+"""A rewrite cycle is reported with the rules of this many last steps."""
 
 APPLICATIONS_PER_NODE = 20
 """The maximum number of rule applications in one stage, per node of the program."""
@@ -48,7 +50,7 @@ UNFORESEEN = 20
 """The maximum number of matches that are excluded because their step raised an unexpected error."""
 
 MatchKey: TypeAlias = tuple[str, tuple[str, ...]]
-"""Identifies a match in every plan of one program: the rule, the names of the matched nodes."""
+"""Identifies a match in all plans of one program: the name of the rule and the names of the matched nodes."""
 
 
 def plan(
@@ -67,14 +69,13 @@ def plan(
         program: the captured program, which is not changed.
         rules: the rules. Their order breaks ties.
         device: `cpu` or `cuda`. Rules for other devices are skipped.
-        targets: the targets to be written. A rule that is limited to some targets must allow all of these, else its
-            matches become misses.
-        allow: `allow` names of the rules that change numerical results and may be applied.
-        rejected: matches that are not replaced, with the reasons.
-        forms: the text of a region to the form that replaces it, before the stage `structure`.
+        targets: the targets to write. If a rule does not support all of them, its matches become misses.
+        allow: the `allow` names of the rules that change numerical results and may be applied.
+        rejected: matches that must not be replaced, with the reasons.
+        forms: maps the text of a region to the form that replaces the region before the stage `structure`.
 
     Returns:
-        The plan: the steps in execution order, and the near misses per rule.
+        The plan: the steps in execution order, and the near misses in the order of the rules.
 
     Raises:
         RuleError: a rule does not match the ops of this process, or rules form a rewrite cycle.
@@ -123,7 +124,7 @@ def is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
 
 
 def _others(rule: Rule, targets: Collection[str]) -> str:
-    """Names the requested targets that a rule does not support. Empty if it supports all."""
+    """Describes which of the targets a rule does not support. Empty if the rule supports all of them."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
     return f"rule {rule.name} supports only {named}; this conversion also writes {', '.join(others)}" if others else ""
@@ -136,17 +137,19 @@ def run_stage(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Applies the rules of one stage to a graph until no rule matches; those of `search`, which have no end, once.
+    """Applies the rules of one stage to a graph until no rule matches.
+
+    Rules of the stage `search` are applied in a single round, because applying them repeatedly may never end.
 
     Args:
         workspace: the graph, which is rewritten.
         stage: the stage.
         rules: the rules of the stage and their patterns.
-        rejected: matches that are not replaced, with the reasons.
-        others: rules whose matches are never replaced, with the reasons.
+        rejected: matches that must not be replaced, with the reasons.
+        others: maps the names of rules whose matches are never replaced to the reasons.
 
     Yields:
-        The steps as they are executed, then the misses that remain.
+        The steps as they are executed, then the remaining misses.
 
     Raises:
         RuleError: the rules form a rewrite cycle.
@@ -158,7 +161,8 @@ def run_stage(
     replaced_by: set[tuple[str, str]] = set()
     far = True
     matches = worklist.matches(far=far)
-    # A partial match of one rule may be replaced by another rule; canonical rules are many spellings of one thing.
+    # Another rule may replace a partial match, so near misses are recorded before the first step. Near misses of
+    # canonical rules are not, because each of these rules is one of many spellings.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
         keys = [(match.rule.name, tuple(workspace.name(node) for node in match.nodes)) for _, match in matches]
@@ -192,7 +196,10 @@ def run_stage(
 
 
 def _without_overlaps(matches: Iterable[tuple[int, Match]]) -> tuple[list[Match], list[Miss]]:
-    """Of matches that share a node, keeps the one that saves most. Ties are broken by rule, then by node order."""
+    """Keeps, of the matches that share a node, the match that saves most. Returns the kept matches and the misses.
+
+    Ties are broken by the order of the rules, then by the order of the nodes.
+    """
     taken: dict[Node, Match] = {}
     chosen: list[Match] = []
     losers: list[Miss] = []
@@ -233,7 +240,7 @@ def _overlap(match: Match, winner: Match) -> Miss:
 
 
 def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iterator[Step]:
-    """Executes the matches of one round. If one moves the insertion point of another, that one waits a round."""
+    """Executes the matches of one round. A match that no longer fits after another match is left to a later round."""
     for match in matches:
         captures = {name: map_nodes(value, workspace.current) for name, value in match.captures.items()}
         nodes, where = tuple(workspace.name(node) for node in match.nodes), source_line(match.nodes[-1])
@@ -252,7 +259,7 @@ def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iter
 
 
 def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str, Any]) -> Step:
-    """Returns a match as a step. The step uses the node names of the program."""
+    """Returns a match as a step. The step refers to nodes by their names in the program."""
     used = {name for line in match.replace for name in names_of(parse_line(line).value)}
 
     def operand(node: Node) -> str:
@@ -274,10 +281,11 @@ def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str,
 
 
 def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
-    """Yields the misses worth reporting: rejected matches, and the nearest miss of each rule.
+    """Yields the misses worth reporting: refused matches, long partial matches, and the nearest miss of each rule.
 
-    A partial match is reported only if at least two ops and half of the pattern matched. Those of canonical rules are
-    not reported, because each of these rules is one of many spellings.
+    A miss is reported only if at least two ops and half of the pattern matched; for the nearest miss of a rule, a third
+    of the pattern is enough. Other partial matches of canonical rules are not reported, because each of these rules is
+    one of many spellings.
     """
     for miss in misses:
         half = miss.found >= 2 and 2 * miss.found >= miss.ops

@@ -1,7 +1,7 @@
-"""Treats multiplications as one product of tensors and a number, however they are written and associated.
+"""Treats nested multiplications as one product of tensors and a number, in whatever order they are written.
 
 `x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. The
-pattern `product(x, s, 0.5)` matches each of them.
+pattern `product(x, s, 0.5)` matches each of these expressions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MUL = torch.ops.aten.mul.Tensor
 _DIV = torch.ops.aten.div.Tensor
 _NEG = torch.ops.aten.neg.default
 MULTIPLIES = (_MUL, _DIV, _NEG)
-"""The ops of which a product may consist."""
+"""The ops that may form a product."""
 
 DEPTH = 32
 """The maximum depth of nested multiplications. A longer chain is treated as several products."""
 
 
 class Cut(NamedTuple):
-    """One way to decompose a node into a product: its factors, the number, and the multiplication nodes."""
+    """One way to decompose a node into a product: the factors, the number, and the multiplication nodes."""
 
     factors: tuple[Node, ...]
     number: float
@@ -43,19 +43,19 @@ class Cut(NamedTuple):
 
 
 def multiplies(node: Node) -> bool:
-    """Returns whether a node multiplies two tensors, or a tensor and a number."""
+    """Returns whether a node multiplies two tensors, multiplies or divides a tensor by a number, or negates one."""
     if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
         return False  # a tensor argument may be a number, as in mul(2, x)
     return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
 
 
 def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None) -> Iterator[Cut]:
-    """Yields every decomposition of a node into `count` tensors and a number, the largest first.
+    """Yields every decomposition of a node into `count` tensors and a number. The largest decompositions come first.
 
-    There may be many decompositions: `visit` is called for every visited node, every time, and may raise.
+    There may be many decompositions. `visit` is called each time a node is visited, and may raise an exception to stop.
 
-    A factor with other users is not decomposed, nor is one with another dtype, because it was rounded. Every tensor is
-    the product of itself and 1.
+    A factor is not decomposed if it has other users, or if its dtype differs from the dtype of the product, because the
+    conversion rounded its value. Every tensor is the product of itself and 1.
     """
     for cut in _cuts(node, count, DEPTH, visit):
         if len(cut.factors) == count:
@@ -63,7 +63,7 @@ def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None)
 
 
 def _cuts(node: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the decompositions of a node into at most `count` tensors and `depth` nested multiplications."""
+    """Yields the decompositions of a node into at most `count` tensors, with at most `depth` nested multiplications."""
     visit(node)
     if depth and multiplies(node):
         if node.target is _NEG:

@@ -1,6 +1,6 @@
-"""Computes bounds of the elements of a tensor, to decide whether an added term can hide a key or a whole row of keys.
+"""Computes bounds of a tensor's elements, to decide whether a term added to scores can hide a key or a row of keys.
 
-Bounds are propagated from the constants and literals that a tensor is computed from. The outputs of layers are assumed
+Bounds are propagated from the constants and literals from which a tensor is computed. The outputs of layers are assumed
 to have ordinary magnitudes. Inputs, and ops that may produce infinities, are unbounded.
 """
 
@@ -18,21 +18,21 @@ from fuseconv.graph.nodes import facts_of
 from fuseconv.matching.graph import Workspace, arguments, is_call, nodes_in
 
 Range: TypeAlias = tuple[float, float]
-"""The least and the greatest element."""
+"""A lower and an upper bound of the elements."""
 
 ANY: Range = (-math.inf, math.inf)
 ORDINARY: Range = (-1e3, 1e3)
 WHOLE: Range = (-1e6, 1e6)
-"""The range of integers: positions, ids and counts."""
+"""The range assumed for integers: positions, ids and counts."""
 
 _MOST = sys.float_info.max
 
 MAX_NODES = 400
-"""The maximum number of nodes that are followed. A value computed from more is unbounded."""
+"""The maximum number of nodes to follow. A value that is computed from more nodes counts as unbounded."""
 
 
 def range_of(node: Any, workspace: Workspace) -> Range:
-    """Returns the range of a tensor or number, assuming that no intermediate value overflows."""
+    """Returns the range of a tensor's elements or of a number, assuming that no intermediate value overflows."""
     return _Reader(workspace).read(node)
 
 
@@ -47,13 +47,13 @@ def summed(one: Range, other: Range) -> Range:
 
 
 def multiplied(one: Range, other: Range) -> Range:
-    """Returns the range of a product. 0 times an unbounded value is 0."""
+    """Returns the range of a product. 0 times an unbounded value counts as 0."""
     ends = [0.0 if 0 in (a, b) else _finite(a * b, a, b) for a in one for b in other]
     return min(ends), max(ends)
 
 
 def _finite(result: float, *operands: float) -> float:
-    """Returns the finite part of a result computed from finite numbers."""
+    """Returns the result, or the largest finite number in its place if finite operands gave an infinite result."""
     if math.isinf(result) and not any(map(math.isinf, operands)):
         return math.copysign(_MOST, result)
     return result

@@ -1,8 +1,8 @@
 """The regions of a graph that the stage `search` may compute in another form, and the steps that replace them.
 
-A region is a connected set of ops of the rules of that stage, on tensors of one dtype. No path leads out of it and
-back, so that it can be replaced as a whole. Its text has no name of a node: equal layers, and another capture of the
-model, give the same text.
+A region is a connected set of ops that occur in the rules of the stage `search`, on tensors of one dtype. No path leads
+out of a region and back into it, so that the region can be replaced as a whole. Each region is described by a text that
+contains no node names. So equal layers have the same text, and another capture of the model gives the same texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import RuleTextError, names_of, parse_line
 
 LARGEST = 24
-"""The largest number of ops of a region."""
+"""The maximum number of ops of a region."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Region:
 
     Attributes:
         nodes: the ops, in execution order.
-        names: the name of each operand and op in the text.
-        results: the ops whose values are used outside.
-        text: the types of the operands, the ops as lines, and what they return.
+        names: maps each operand and op to its name in the text.
+        results: the ops whose values are used outside the region.
+        text: the types of the operands, the ops as lines, and the names of the results.
     """
 
     nodes: tuple[Node, ...]
@@ -50,18 +50,21 @@ class Region:
 
     @property
     def operands(self) -> tuple[Node, ...]:
-        """The values that are computed outside."""
+        """The values that the region uses and that are computed outside it."""
         return tuple(node for node in self.names if node not in self.nodes)
 
 
 def ops_of(rules: Collection[Rule]) -> frozenset[str]:
-    """Returns the ops of the rules of the stage `search`."""
+    """Returns the names of the ops that the rules of the stage `search` match."""
     patterns = (pattern for rule in rules if rule.stage == SEARCH for pattern in compile_rule(rule))
     return frozenset(str(op) for pattern in patterns for op in pattern.ops)
 
 
 def search_rule(rules: Collection[Rule]) -> Rule:
-    """Returns the rule as which a region is tested: on values for which each rule of the stage `search` holds."""
+    """Returns a rule that stands for any new form of a region in tests.
+
+    Its domain is restricted to the values for which every rule of the stage `search` holds.
+    """
     domains = [rule.domain for rule in rules if rule.stage == SEARCH]
     largest = min((domain.largest for domain in domains if domain.largest is not None), default=None)
     finite = any(domain.finite for domain in domains)
@@ -74,10 +77,10 @@ def regions(workspace: Workspace, ops: Collection[str], dims: Dims) -> Iterator[
     Args:
         workspace: the graph.
         ops: the names of the ops that may be in a region.
-        dims: the names of its symbolic sizes.
+        dims: the names of the symbolic sizes of the graph.
     """
     places = {node: at for at, node in enumerate(workspace.graph.nodes)}
-    above: dict[Node, int] = {}  # a bit for each node on which a node depends, and for itself
+    above: dict[Node, int] = {}  # a bit mask of the node itself and all nodes on which it depends
     region_of: dict[Node, list[Node]] = {}
     for node, at in places.items():
         above[node] = 1 << at
@@ -97,7 +100,11 @@ def regions(workspace: Workspace, ops: Collection[str], dims: Dims) -> Iterator[
 
 
 def _may_take_part(workspace: Workspace, node: Node, ops: Collection[str]) -> bool:
-    """Returns whether a node is an op of a region: repeatable, without mutation, on real floats of one kind."""
+    """Returns whether a node may be part of a region.
+
+    The node must call one of the ops, without random numbers or in-place writes, on floating-point tensors of a single
+    dtype and device. No op may write these tensors in place.
+    """
     if not is_call(node) or op_name(node.target) not in ops or draws(node) or facts_of(node).writes:
         return False
     value = node.meta.get("val")
@@ -146,7 +153,7 @@ def _line(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
-    """Returns a call as the right side of a line of a rule. None if an argument has no literal."""
+    """Returns a call as the right side of a rule line. Returns None if an argument cannot be written as a literal."""
     assert isinstance(node.target, torch._ops.OpOverload)
     words, given, by_name = [], arguments(node), False
     for argument in node.target._schema.arguments:
@@ -162,7 +169,7 @@ def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def term_text(value: Any, names: Mapping[Node, str]) -> str | None:
-    """Returns an argument as a term of a rule. None if there is none for it."""
+    """Returns an argument as a term of the rule language. Returns None if the language has no such term."""
     if isinstance(value, Node):
         return names[value]
     if isinstance(value, list | tuple):
@@ -178,17 +185,17 @@ def term_text(value: Any, names: Mapping[Node, str]) -> str | None:
 def search_steps(
     workspace: Workspace, rules: Collection[Rule], forms: Forms, dims: Dims, rejected: Mapping[Any, Miss]
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Replaces each region for which there is a form, and yields the steps and what is known of other forms.
+    """Replaces each region for which a form was chosen. Yields the steps, and misses that describe the other forms.
 
     Args:
         workspace: the graph, which is rewritten.
-        rules: the rules, of which those of the stage `search` are used.
-        forms: the text of a region to its form.
+        rules: the rules. Only those of the stage `search` are used.
+        forms: maps the text of each region to its form.
         dims: the names of the symbolic sizes of the graph.
-        rejected: steps that are not executed, with the reasons.
+        rejected: steps that must not be executed, with the reasons.
 
     Raises:
-        RuleError: a form is not lines of a rule.
+        RuleError: the lines of a form are invalid.
     """
     for region in list(regions(workspace, ops_of(rules), dims)) if forms else []:
         if (form := forms.get(region.text)) is None:
@@ -214,7 +221,7 @@ def search_steps(
 
 
 def region_step(workspace: Workspace, region: Region, form: Form) -> Step:
-    """Returns the step that replaces a region by a form."""
+    """Returns the step that replaces a region with a form."""
 
     def operand(node: Node) -> str:
         user = next(user for user in region.nodes if node in nodes_in([*user.args, *user.kwargs.values()]))

@@ -1,7 +1,7 @@
-"""Instantiates the `replace` lines of a rule for one match: the ops, their arguments and results, on fake tensors.
+"""Instantiates the `replace` lines of a rule for one match: determines the ops, their arguments and their fake results.
 
-Nothing is computed: ops run on fake tensors with the symbolic sizes of the program. A match is rejected if that would
-need a guard that the program does not have.
+No real values are computed. The ops run on fake tensors with the symbolic sizes of the program. A match is rejected if
+an op needs a guard that the program does not have.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 FREE_BYTES = 1 << 30
-"""The result size in bytes that is always allowed for an op of a replacement."""
+"""Results of an op of a replacement may always have this size in bytes."""
 
 LARGEST_GROWTH = 64
-"""The largest allowed ratio of a larger result to the operands, in bytes."""
+"""The maximum ratio, in bytes, of the results of an op to its operands, if the results exceed `FREE_BYTES`."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Instruction:
     """A call of one op.
 
     Attributes:
-        targets: the names of its results.
-        unpacks: whether it has several results.
+        targets: the names of the results.
+        unpacks: whether the op returns several results.
         op: the op to call.
         args, kwargs: nodes, literals, and `Made` for the results of earlier instructions.
-        fake: its result on fake tensors.
-        constant: whether it is evaluated at conversion, on constants.
+        fake: the result of the op on fake tensors.
+        constant: whether the op is evaluated at conversion. Its operands are then constants.
     """
 
     targets: tuple[str, ...]
@@ -61,7 +61,13 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Replacement:
-    """The ops to call, in order, and the names of existing values."""
+    """The instantiated lines of a replacement.
+
+    Attributes:
+        instructions: the ops to call, in order.
+        same: maps each name that a line binds to an existing value to that value.
+        fakes: maps each bound name to its fake value.
+    """
 
     instructions: tuple[Instruction, ...]
     same: Mapping[str, Node | Made]
@@ -73,11 +79,11 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
 
     Args:
         lines: the parsed lines.
-        captures: pattern variable to a node, a literal, or a list of them.
+        captures: maps each pattern variable to a node, a literal, or a list of these.
         workspace: the graph.
 
     Raises:
-        Refused: an op rejects these values or needs a new guard, or a function has no value for them.
+        Refused: an op rejects the values or needs a new guard, or a function is not defined for the values.
     """
     values = dict(captures)
     fakes: dict[str, Any] = {}
@@ -104,7 +110,7 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
 
 
 def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
-    """Returns the fake values of the names that a line binds.
+    """Returns the fake values for the names that a line binds.
 
     Raises:
         Refused: the op returns fewer values than the line has names.
@@ -118,10 +124,12 @@ def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
 
 
 def check_same(new: Any, node: Node, strides: str = "same") -> None:
-    """Checks that a value may replace a node: same dtype, device and shape for all sizes, and compatible strides.
+    """Checks that a value may replace a node: dtype, device and shape are equal, and the strides are compatible.
+
+    Sizes and strides must be equal for all values of the symbolic sizes.
 
     Raises:
-        Refused: the value differs, or its equality cannot be proved.
+        Refused: the value differs, or equality cannot be proved.
     """
     old = node.meta.get("val")
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -140,7 +148,7 @@ def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
     """Returns the value of a term: a node, `Made`, a literal, or a list.
 
     Raises:
-        Refused: a function has no value for its operands.
+        Refused: a function is not defined for its operands.
     """
     if isinstance(term, Name):
         return values[term.id]
@@ -199,7 +207,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """Returns the size of a tensor in bytes. Symbolic sizes are replaced by the example sizes."""
+    """Returns the size of a tensor in bytes, with the example sizes for symbolic sizes."""
     sizes = (size if isinstance(size, int) else size.node.hint or 1 for size in fake.shape)
     return fake.element_size() * math.prod(map(int, sizes))
 

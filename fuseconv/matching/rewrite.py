@@ -1,7 +1,7 @@
-"""Executes a plan step by step. Nothing is matched here.
+"""Executes a plan step by step. This module matches no patterns.
 
-A step is self-contained: node names, values of pattern variables, and SSA lines. Each step is checked against the
-program before anything is changed, so a plan that was edited by hand is either valid or rejected.
+A step is self-contained: it holds node names, values of pattern variables, and SSA lines. Before a step changes the
+graph, it is validated against the program. So a plan that was edited by hand is either valid or rejected.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
 
 
 def rewrite(program: Program, plan: Plan) -> Program:
-    """Executes every step of a plan, in order.
+    """Executes every step of a plan in order and returns the rewritten program.
 
-    Parameters without users are dropped. Each new node has `meta["custom"]["fuseconv"]`: the rules that created it and
-    the nodes they replaced. This is saved with the program.
+    Parameters without users are dropped. Each new node records in `meta["custom"]["fuseconv"]` the rules that created
+    it and the nodes that they replaced. These records are saved with the program.
 
     Raises:
-        RuleError: a step is invalid: a node does not exist, calls another op, has other operands, or its replacement
-            differs in dtype or shape. The error names the first such step and all steps that depend on it.
+        RuleError: a step is invalid: a node does not exist, calls another op, or has other operands, or the replacement
+            differs from the replaced value in dtype or shape. The error names the first invalid step and all others.
     """
     return rewrite_named(program, plan)[0]
 
 
 def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]]:
-    """Executes a plan, as `rewrite` does, and returns which node has the value of each node of the program.
+    """Executes a plan like `rewrite`. Also returns which node of the result holds the value of each original node.
 
     Returns:
-        The rewritten program, and for each node of the program that still has a value there, the name of the node with
-        that value.
+        The rewritten program, and a mapping from the name of each original node whose value still exists to the name of
+        the node that holds the value.
 
     Raises:
         RuleError: as in `rewrite`.
@@ -74,7 +74,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
 
 
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
-    """Returns the error for the invalid steps. Without them the plan is valid."""
+    """Returns the error for the invalid steps. The plan is valid without these steps."""
     first, problem = next(iter(refused.items()))
     others = f"; also steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
@@ -95,11 +95,11 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     Args:
         workspace: the graph.
         step: the step.
-        clean: whether dead nodes are removed immediately. A later step may depend on this, so a caller that keeps them
-            for inspection must clean the graph before the next step.
+        clean: whether to remove dead nodes immediately. A caller that keeps dead nodes for inspection must clean the
+            graph before the next step, which may depend on their removal.
 
     Raises:
-        Refused: the step does not fit the graph, which is unchanged.
+        Refused: the step does not fit the graph. The graph is unchanged.
         RuleTextError: the lines of the step are invalid.
     """
     lines = [parse_line(text) for text in step.replace]
@@ -179,7 +179,7 @@ def _create(
     step: Step,
     read_as: Mapping[Node, str],
 ) -> dict[str, Node]:
-    """Creates the node of an op, and one node per named result if it has several."""
+    """Creates the node that calls an op and, if it has several results, a getitem node per named result."""
     named = [name for name in instruction.targets if name in results]
     source = results[named[0]] if named else origin
     word = instruction.op._schema.name.split("::")[1]
@@ -219,7 +219,7 @@ def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
-    """Returns the meta of a node that replaces `origin`: its source line, value and provenance."""
+    """Returns the `meta` of a node that replaces `origin`: its source line, fake value and provenance."""
     custom = dict(origin.meta.get("custom") or {})
     custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
     kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}
@@ -229,7 +229,7 @@ def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
 def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
     graph, signature = workspace.graph, exported.graph_signature
     computed = workspace.computed()
-    # In a trainable program only literals are folded, and the model has no attribute for their result.
+    # In a trainable program only constant tensors are folded, and the model has no attribute for the result.
     literal = workspace.trainable
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []

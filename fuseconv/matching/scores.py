@@ -1,7 +1,7 @@
 """Reads the scores of attention backwards, from the softmax to the product of queries and keys.
 
-Models scale, cap, bias and mask scores in any number of steps and in any order. The result is the product and the list
-of steps between it and the softmax.
+Models scale, cap, bias and mask scores in any number of steps and in any order. The result consists of the product and
+the list of steps between the product and the softmax.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Step:
     Attributes:
         kind: `scale` multiplies by a number, `factor` and `divisor` by a tensor, `term` adds a tensor, `fill` masks
             scores, `view` changes the leading axes, `turn` swaps queries and keys, `cast` changes the dtype.
-        node: the op, or the last op if the step has several.
-        value: the number of a scale; the tensor of a factor, divisor or term; the mask of a fill.
-        number: the multiplier of a term; the fill value of a fill.
+        node: the op.
+        value: the number of a `scale`; the tensor of a `factor`, `divisor` or `term`; the mask of a `fill`.
+        number: the multiplier of a `term`; the fill value of a `fill`.
     """
 
     kind: Kind
@@ -46,10 +46,11 @@ class Scores:
 
     Attributes:
         product: the product of queries and keys.
-        left: [..., queries, width]; the keys if a turn follows.
-        right: the other operand, [..., width, keys]; laid out as `left` if the product is a linear.
-        steps: the ops applied to the product, in order.
-        nodes: all ops of the scores, the product first.
+        left: the first operand, the queries, of shape [..., queries, width]. The keys if a `turn` follows.
+        right: the second operand, of shape [..., width, keys]. If the product is a linear, the last two axes are
+            swapped.
+        steps: the steps applied to the product, in order.
+        nodes: all ops of the scores. The product comes first.
     """
 
     product: Node
@@ -65,12 +66,12 @@ class Scores:
 
     @property
     def turned(self) -> bool:
-        """Whether the product has the keys before the queries."""
+        """Whether the first operand of the product is the keys instead of the queries."""
         return len(self.of("turn")) % 2 == 1
 
     @property
     def is_linear(self) -> bool:
-        """Whether the product uses the transpose of `right`."""
+        """Whether the product is a linear, which uses the transpose of `right`."""
         return op_name(self.product.target) == "aten.linear.default"
 
     def of(self, kind: Kind) -> list[Step]:
@@ -82,8 +83,8 @@ def read_scores(node: Node) -> Scores:
     """Reads the scores of a softmax.
 
     Raises:
-        Refused: the scores are not computed in this way from a product of two tensors. `at` is the op that is not a
-            step.
+        Refused: the scores are not computed from a product of two tensors by known steps. `at` is the op that is no
+            such step.
     """
     return _Reader().read(node, DEPTH)
 
@@ -93,7 +94,7 @@ class _Reader:
     failed: dict[Node, Refused] = field(default_factory=dict)
 
     def read(self, node: Any, depth: int) -> Scores:
-        """Returns how a value is computed from a product. If both operands are, the first one counts."""
+        """Returns how a value is computed from a product. If both operands of an op contain one, uses the first."""
         if not is_call(node) or not depth or not _is_floating(node):
             raise Refused("a product of queries and keys", text_of(node), at=node if isinstance(node, Node) else None)
         if node in self.failed:
@@ -134,7 +135,7 @@ def _product(node: Node, given: Mapping[str, Any]) -> Scores | None:
 
 
 def _ways(node: Node, given: Mapping[str, Any]) -> Iterator[tuple[Any, *tuple[Step, ...]]]:
-    """Yields each operand of a step that may be the scores, and the step."""
+    """Yields each operand of an op that may be the scores, with the steps that the op applies to the scores."""
     name = op_name(node.target)
     one, other = given.get("self"), given.get("other")
     if name == "aten.mul.Tensor":
@@ -176,7 +177,7 @@ def _is_of_last(one: int, other: int, rank: int) -> bool:
 
 
 def _is_operand(value: object) -> bool:
-    """Returns whether a step may use a value: a tensor, a number or None, but not a symbolic size."""
+    """Returns whether a value can be the operand of a step: a tensor, a number or None, but not a symbolic size."""
     return value is None or _is_number(value) or _is_tensor(value)
 
 

@@ -1,7 +1,8 @@
-"""Searches for a pattern at one node: every way it fits and, if there is none, the longest partial match.
+"""Searches for a pattern at one node: finds every way in which it matches or, if none exists, the nearest miss.
 
-The last line of a pattern is its anchor. The search follows operands backwards. For a line that is connected only
-through a value already found, it follows the users of that value. Operands of commutative ops are tried in both orders.
+The search starts with the last line of the pattern, at a node called the anchor, and follows operands backwards. If a
+line is connected only through a value already found, the search follows the users of that value. Operands of
+commutative ops are tried in both orders.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fuseconv.rulebook.rule import refuse
 from fuseconv.rulebook.rule_text import Items, Literal, Name
 
 BUDGET = 20_000
-"""The maximum number of comparisons per anchor. A pattern that needs more would hang on a large graph."""
+"""The maximum number of comparisons per anchor. A pattern that needs more could hang on a large graph."""
 
 
 class Index:
@@ -33,8 +34,8 @@ class Index:
 
     Attributes:
         workspace: the graph.
-        calls: op to the nodes that call it. Multiplications are also listed under `PRODUCT`.
-        aliases: the memory that the graph mutates.
+        calls: maps each op to the nodes that call it. Multiplications are also listed under `PRODUCT`.
+        aliases: the alias analysis, which knows the memory that the graph mutates.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -47,10 +48,10 @@ class Index:
         self._users: dict[Node, dict[Any, list[Node]]] = {}
 
     def update(self, changed: Collection[Node]) -> bool:
-        """Updates the index for nodes that are new, erased, or have other operands, users or values.
+        """Updates the index for nodes that are new or erased, or whose operands, users or values changed.
 
         Returns:
-            Whether the set of in-place writes changed, which affects all nodes.
+            Whether the set of in-place writes changed. If so, the results of all nodes may change.
         """
         for node in changed:
             self._arguments.pop(node, None)
@@ -67,17 +68,20 @@ class Index:
 
     @staticmethod
     def is_call_of(node: Node, op: Any) -> bool:
-        """Returns whether a node calls an op or is a product."""
+        """Returns whether a node calls an op. `PRODUCT` stands for any multiplication."""
         return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
 
     def arguments(self, node: Node) -> Mapping[str, Any]:
-        """Returns all arguments of an op call by their names in the schema."""
+        """Returns all arguments of an op call, by their names in the schema."""
         if node not in self._arguments:
             self._arguments[node] = arguments(node)
         return self._arguments[node]
 
     def users_calling(self, node: Node, op: Any) -> Sequence[Node]:
-        """Returns the users of a value that call an op. The mask of a model may have one user per layer."""
+        """Returns the users of a value that call an op.
+
+        The result is cached, because a value such as an attention mask may have a user in every layer.
+        """
         if node not in self._users:
             self._users[node] = _by_op(node.users)
         return self._users[node].get(op, ())
@@ -97,10 +101,12 @@ class State(NamedTuple):
     """The partial match found so far.
 
     Attributes:
-        nodes: pattern line to its node.
-        captures: pattern variable to a node, a literal, or a list of them.
-        products: product line to the multiplication nodes. Empty if the number is 1.
-        rounded: floats that count as the rule's, each with the rule's, if they differ by more than the rounding error.
+        nodes: maps the number of each matched line to its node.
+        captures: maps each pattern variable to a node, a literal, or a list of these.
+        products: maps the number of each product line to its multiplication nodes. A line that matches a single value
+            times 1 has no such nodes.
+        rounded: pairs of a float in the graph and the float of the rule that it matches, if they differ by more than
+            the rounding error.
     """
 
     nodes: Mapping[int, Node]
@@ -109,13 +115,21 @@ class State(NamedTuple):
     rounded: tuple[tuple[float, float], ...] = ()
 
     def matched(self) -> list[Node]:
-        """The nodes matched by the lines found so far."""
+        """Returns the nodes that the lines found so far match."""
         called = [node for number, node in self.nodes.items() if number not in self.products]
         return [*called, *(node for nodes in self.products.values() for node in nodes)]
 
 
 class Goal(NamedTuple):
-    """A pending comparison of an argument: its term, value, label, the rank for axes, and the dtype of the op."""
+    """A pending comparison of an argument with a term.
+
+    Attributes:
+        term: the term that the argument must match.
+        actual: the argument in the graph.
+        label: the name of the argument in messages.
+        rank: the rank to which the argument refers if it is an axis, else None.
+        dtype: the dtype of the op's result.
+    """
 
     term: Expected
     actual: Any
@@ -137,7 +151,7 @@ class Search:
         self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
 
     def ways(self) -> Iterator[State]:
-        """Yields every way in which the pattern fits at the anchor."""
+        """Yields every way in which the pattern matches at the anchor."""
         yield from self.line(len(self.pattern.lines) - 1, self.anchor, (), State({}, {}))
 
     def solve(self, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
@@ -183,7 +197,7 @@ class Search:
             self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
 
     def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a line matches the node and the goals hold."""
+        """Yields the states in which a line matches a node and the goals hold."""
         line = self.pattern.lines[number]
         self.read.update(nodes_in(node))
         if number in state.nodes:
@@ -213,10 +227,10 @@ class Search:
             yield from self.solve((*new, *goals), state)
 
     def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a product line matches a decomposition of the node and the goals hold."""
+        """Yields the states in which a product line matches a decomposition of a node and the goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
-        # The product of one value and 1 is that value. A pattern variable would then match anything.
+        # Any value is the product of itself and 1. With pattern variables as factors, the line would match any value.
         may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
@@ -233,7 +247,8 @@ class Search:
                 if factors in tried:
                     continue
                 tried.add(factors)
-                # Factors that are ops are compared before pattern variables; the number is compared first, or last.
+                # Factors that are ops are compared before pattern variables. The number is compared first if it is
+                # a literal, and last if it is a variable.
                 new = [
                     Goal(term, one, "a factor of the product", None, None)
                     for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)
@@ -243,7 +258,7 @@ class Search:
         self.fail(state, lambda: (f"a product of {len(terms)} tensors", text_of(node)), node)
 
     def open_line(self, state: State) -> Iterator[State]:
-        """Continues with a line that is connected through a value already found, by trying the users of the value."""
+        """Continues with a line that uses a value already found. Tries each user of that value for the line."""
         numbers = [number for number in range(len(self.pattern.lines)) if number not in state.nodes]
         if not numbers:
             yield state
@@ -258,7 +273,7 @@ class Search:
                     return
 
     def value(self, term: Expected, state: State) -> Node | None:
-        """Returns the node to which a name is already bound."""
+        """Returns the node to which a name is already bound. Returns None if it is not bound to a node."""
         if not isinstance(term, Name):
             return None
         if term.id in self.pattern.places:
@@ -269,7 +284,10 @@ class Search:
         return captured if isinstance(captured, Node) else None
 
     def literal(self, term: Expected, actual: Any, rank: int | None) -> Expected | None:
-        """Returns the literal that a line writes, names or omits if the argument equals it, else None."""
+        """Returns the expected literal if the argument equals it, else None.
+
+        The literal is written in the line, is bound to a name, or is the default of an omitted argument.
+        """
         if isinstance(term, Name):
             named = self.pattern.literals[term.id]
             return self.literal(named, actual, rank) if isinstance(named, Literal | Items) else None
@@ -281,7 +299,7 @@ class Search:
         return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
 
     def visit(self, node: Node) -> None:
-        """Counts a visited node of a product."""
+        """Records a visited node of a product and counts one comparison."""
         self.read.add(node)
         self.spend()
 
@@ -297,7 +315,7 @@ class Search:
             raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:
-        """Records a partial match if none so far is longer. Of equally long ones, it prefers one at an op."""
+        """Records a partial match if it is the longest so far. Of equally long ones, prefers one that fails at an op."""
         rank = (len(state.nodes), is_call(at))
         if rank > self._rank:
             self._rank = rank
@@ -305,11 +323,11 @@ class Search:
             self.nearest = self.near(len(state.nodes), differs, words)
 
     def refusal(self, problem: Refused) -> NearMiss:
-        """Returns why a matched subgraph must not be replaced."""
+        """Returns the near miss for a subgraph that matches but must not be replaced."""
         return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
 
     def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
-        """Returns the nearest miss of this anchor."""
+        """Returns a near miss at this anchor."""
         return NearMiss(self.pattern.rule, self.anchor, differs, found, len(self.pattern.lines), words, refused)
 
 
@@ -335,7 +353,7 @@ def _dtype(node: Node) -> torch.dtype | None:
 
 
 def _source(actual: Any, position: int) -> Node | None:
-    """Returns the op whose result at `position` is `actual`."""
+    """Returns the node whose result at `position` is `actual`. Returns None if there is none."""
     if not is_getitem(actual) or actual.args[1] != position:
         return None
     source = actual.args[0]
@@ -343,7 +361,7 @@ def _source(actual: Any, position: int) -> Node | None:
 
 
 def result_of(node: Node, position: int) -> Node | None:
-    """Returns the node that selects one result of an op with several results, if it exists."""
+    """Returns the getitem node that selects one result of an op with several results, or None."""
     return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
 
 

@@ -1,6 +1,6 @@
-"""The plan as data: the rewrites in order, and the near misses. `plan.json` stores it and may be edited by hand.
+"""The plan as data: the rewrites in order, and the near misses. `plan.json` stores a plan and may be edited by hand.
 
-Nothing here imports torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ SCHEMA = 1
 """The version of plan.json."""
 
 Binding = dict[str, Any]
-"""The value of a pattern variable, under one key: {"node": name}, {"value": a JSON scalar}, {"items": [binding, ...]},
-{"dtype": "f32"}, {"device": "cpu"}, {"layout": "strided"}, {"memory_format": "preserve_format"}, {"number": "inf"}."""
+"""The value of a pattern variable: an object with one key that tells its kind. One of {"node": name},
+{"value": a JSON scalar}, {"items": [binding, ...]}, {"dtype": "f32"}, {"device": "cpu"}, {"layout": "strided"},
+{"memory_format": "preserve_format"} and {"number": "inf"}."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether a match is replaced in one target, as it was measured at conversion.
+    """Whether a match is replaced in one target, as decided by measurements at conversion.
 
     Attributes:
-        applied: whether it is replaced.
-        fused_us: the time of a call of the model in microseconds with this match and all equal ones replaced.
-        unfused_us: the time without.
-        noise_us: the uncertainty of the difference.
+        applied: whether the match is replaced.
+        fused_us: the time of a call of the model in microseconds with this match and all equal matches replaced.
+        unfused_us: the time in microseconds without these replacements.
+        noise_us: the uncertainty of the difference in microseconds.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -50,24 +51,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """A self-contained rewrite. Executing it does not need the rule file.
+    """A self-contained rewrite. Executing a step does not need the rule file.
 
     Attributes:
         rule: the name of the rule.
         stage: the stage of the rule.
         nodes: the names of the matched nodes, in execution order.
         ops: the op of each node in `nodes`, which is checked before the step is executed.
-        bindings: the value of each pattern variable.
-        results: pattern name to the name of the node it replaces.
-        replace: the rule's SSA lines.
-        strides: `any` if the replaced values may have other strides afterwards; `restored` if outputs of the program
-            are then copied to contiguous memory.
-        draws: `any` if the replaced values depend on random numbers that may differ afterwards.
-        literals: floats of the program that count as the rule's, each with the rule's, if they differ by more than the
-            rounding error of the dtype. Omitted from plan.json if empty.
-        apply: whether the step is executed. Set it to false by hand to disable the step.
-        choices: target to what was measured there. In a target that it does not name, the step is executed. Omitted
-            from plan.json if empty.
+        bindings: the value of each pattern variable that the replacement uses.
+        results: maps each replaced name of the pattern to the name of the node that it replaces.
+        replace: the SSA lines of the replacement.
+        strides: `any` if the strides of the replaced values may change; `restored` if outputs of the program whose
+            strides change are copied to contiguous memory.
+        draws: `any` if the replaced values depend on random numbers and the replacement may use other random numbers.
+        literals: pairs of a float of the program and the float of the rule that it matches, if they differ by more than
+            the rounding error of the dtype. Omitted from plan.json if empty.
+        apply: whether the step is executed. Edit plan.json and set it to false to disable the step.
+        choices: maps targets to what was measured for them. In a target that is not listed, the step is executed.
+            Omitted from plan.json if empty.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -90,11 +91,11 @@ class Step:
         return self.apply and (target not in self.choices or self.choices[target].applied)
 
     def left_alone(self) -> dict[str, Choice]:
-        """Returns the targets in which the step is not executed because it was measured to be no faster."""
+        """Returns the targets in which the step is not executed because measurements found it no faster."""
         return {target: choice for target, choice in self.choices.items() if not choice.applied}
 
     def reads(self) -> set[str]:
-        """Returns the names of the values it needs: the matched nodes and their operands."""
+        """Returns the names of the values that the step needs: the matched nodes and their operands."""
         return {*self.nodes, *_names(list(self.bindings.values()))}
 
     def makes(self, names: Collection[str]) -> bool:
@@ -105,12 +106,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Form:
-    """What was chosen for the regions of one kind: the same ops on operands of the same types.
+    """The computation chosen for the regions of one kind: the same ops on operands of the same types.
 
     Attributes:
-        lines: the lines that replace the ops. Empty if the region is left as it is.
-        choices: target to the times of a call of the model with this form and as it is. Empty while it is tried.
-        notes: what is known of the other forms, a sentence each.
+        lines: the lines that replace the ops of a region. Empty if the regions stay as they are.
+        choices: maps each target to the times of a call of the model with this form and without it. Empty while the
+            form is being tried.
+        notes: what is known about the other forms, one sentence each.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -121,13 +123,13 @@ class Form:
 
 
 Forms = Mapping[str, Form]
-"""The text of a region to its form."""
+"""Maps the text of a region, which identifies its kind, to the form that was chosen; see regions.py."""
 
 NON_FINITE: Final = "non-finite"
-"""The name with which `--allow` accepts forms that differ where inputs are NaN, infinite or overflow."""
+"""The name for `--allow` that accepts forms whose results differ where inputs are NaN or infinite, or overflow."""
 
 SEARCH: Final = "search"
-"""The name of the steps that replace a region by a form, as if it were the name of their rule."""
+"""The rule name that is recorded for the steps that replace a region with another form."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +138,15 @@ class Miss:
 
     Attributes:
         rule: the name of the rule.
-        node: the node at which its pattern was anchored.
-        reason: one sentence.
+        node: the node at which the pattern was anchored.
+        reason: why the rule does not apply, in one sentence.
         expected: what the rule requires.
         found: what the program has.
-        where: the source line of the model. Empty if the program does not have it.
+        where: the source line of the model. Empty if the program does not record it.
         differs: the first node that differs.
         matched: the number of ops of the rule that were found.
         ops: the number of ops of the rule.
-        refused: whether the whole pattern fits but may not be replaced.
+        refused: whether the whole pattern matches but may not be replaced.
         rejected: whether the rule applies but its numerical test failed.
     """
 
@@ -184,12 +186,12 @@ class Plan:
         return tuple(step for step in self.steps if step.apply)
 
     def of(self, target: str) -> Plan:
-        """Returns the plan of one target: without the steps that are left alone in it."""
+        """Returns the plan for one target. Steps that are not executed in this target are disabled."""
         steps = (step if step.applies(target) == step.apply else replace(step, apply=False) for step in self.steps)
         return replace(self, steps=tuple(steps))
 
     def drawing_the_same(self) -> Plan:
-        """Returns the plan without the steps that change random numbers and the steps that depend on them."""
+        """Returns the plan with every step disabled that changes random numbers or depends on such a step."""
         out: list[Step] = []
         for step in self.steps:
             matched = [*step.nodes, *(name for name in step.reads() if "/" in name)]
@@ -198,7 +200,7 @@ class Plan:
         return replace(self, steps=tuple(replace(step, apply=step.apply and step not in out) for step in self.steps))
 
     def counts(self, targets: Collection[str] = ()) -> dict[str, int]:
-        """Returns how many times each rule is applied, by name. With targets: in one of these at least."""
+        """Returns how many times each rule is applied. If targets are given, counts steps applied in any of them."""
         counts: dict[str, int] = {}
         for step in self.applied:
             if not targets or any(map(step.applies, targets)):
@@ -219,7 +221,7 @@ class Plan:
         """Parses a plan.
 
         Raises:
-            RuleError: the text is not JSON, is not a plan, or has another schema version.
+            RuleError: the text is not JSON, is not a plan, or uses another schema version.
         """
         try:
             plan = _PLAN.validate_json(text)
@@ -237,7 +239,7 @@ _FIELDS = {each.name for noun in (Plan, Step, Miss, Choice) for each in fields(n
 
 
 def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:
-    """Returns the error with the position: file, line, column and JSON pointer."""
+    """Returns the error for an invalid plan, with the file, line, column and JSON pointer."""
     error = problem.errors(include_url=False)[0]
     try:
         document = parse_json(text, path, RuleError)

@@ -1,4 +1,4 @@
-"""The types of values as text: dtype, shape, and strides unless contiguous, with the dims of the contract by name."""
+"""The types of values as text: dtype, shape and, unless contiguous, strides. Dims have their names in the contract."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.program.captured import Program, dim_symbols
 
 Dims = Mapping[Any, sympy.Symbol]
-"""The symbol of a size in the graph to that with the name of its dim, which is the same in another capture."""
+"""Maps the symbol of a size in the graph to a symbol named like its dim. The name is the same in every capture."""
 
 
 def named_dims(program: Program) -> Dims:
-    """Returns the names of the symbols of a program."""
+    """Returns a symbol named like its dim for each symbolic size of a program."""
     return {symbol: sympy.Symbol(name) for name, symbol in dim_symbols(program).items()}
 
 
 def type_text(value: Any, dims: Dims) -> str:
-    """Returns the dtype and shape of a value, and its strides if it is not contiguous: a kernel is chosen by them."""
+    """Returns the dtype and shape of a value as text, with the strides unless it is contiguous.
+
+    The strides are included because the choice of a kernel depends on them.
+    """
     if not isinstance(value, torch.Tensor):
         return str(_expression(value, dims))
     shape = [_expression(size, dims) for size in value.shape]

@@ -1,4 +1,4 @@
-"""Handles unexpected errors at a match: the match is excluded and the plan is computed again without it."""
+"""Unexpected errors at a match: the match is excluded, and the plan is computed again without it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class StepError(Exception):
 
 
 def described(error: Exception) -> str:
-    """Returns an error on one line."""
+    """Describes an unexpected error in one line."""
     return f"a bug in fuseconv, {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def miss(rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> Miss:
-    """Returns the miss for a match that is excluded because of such an error."""
+    """Returns the miss for a match that is excluded because of an unexpected error."""
     found = described(error)
     reason = f"the match is skipped: {found}"
     return Miss(rule, nodes[-1], reason, "a step without errors", found, where, refused=True, rejected=True)

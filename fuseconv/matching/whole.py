@@ -1,4 +1,4 @@
-"""Rewrites that no pattern can express: constant folding, common subexpressions, and in-place ops."""
+"""Matchers for rewrites that no pattern can express: constant folding, common subexpressions, and in-place ops."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
 SMALL = 1 << 20
-"""The size in bytes that is always allowed for a computed constant."""
+"""A computed constant may always have this size in bytes."""
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields the values that do not depend on an input and are worth computing at conversion.
+    """Yields a match of all values that do not depend on an input and are worth computing at conversion.
 
-    A view of a parameter costs nothing and is kept. A constant that is much larger than its operands, such as an
-    expanded table, is also kept, because it would enlarge the bundle.
+    A view of a parameter stays in the graph because it costs nothing. A constant that is larger than its operands, such
+    as an expanded table, also stays in the graph because it would enlarge the bundle. Constants up to `SMALL` are
+    always computed.
     """
     known: set[Node] = set()
     for node in index.workspace.graph.nodes:
@@ -41,9 +42,10 @@ def constants(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields ops that are called twice on the same arguments, except views, which cost nothing.
+    """Yields a match for each group of calls of one op on the same arguments. Views are skipped: they cost nothing.
 
-    Ops on merged duplicates become duplicates too, in the same round if the merge happens first.
+    Merging duplicates may turn their users into duplicates. These are yielded in the same round if the first merge is
+    executed before them.
     """
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
@@ -53,7 +55,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
-    merged: dict[Node, Node] = {}  # up to the last duplicate: steps run in the order of their last nodes
+    merged: dict[Node, Node] = {}  # duplicate to the last node of its group: steps run in the order of the last nodes
     for same in classes.values():
         own = set(same[0].all_input_nodes)
         others = {used for node in same for used in node.all_input_nodes} - own
@@ -65,14 +67,14 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields the in-place elementwise ops whose mutation nothing else can see."""
+    """Yields a match for each in-place elementwise op whose mutation no other op can observe."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
 
 
 def functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """Returns the functional variant of an in-place elementwise op. None for any other op."""
+    """Returns the functional variant of an in-place elementwise op. Returns None for any other op."""
     twin = facts(op).functional
     if twin is None or facts(op).draws:
         return None
@@ -88,9 +90,15 @@ def _restated(
     constant: bool,
     op: torch._ops.OpOverload | None = None,
 ) -> Iterator[Match]:
-    """Returns the matched ops as lines, each once. `results` maps replaced values to the lines.
+    """Yields the match that replaces nodes with lines that call the same ops again. Yields nothing if it is refused.
 
-    `op` is called instead of the matched op.
+    Args:
+        index: the graph.
+        rule: the rule.
+        matched: the matched nodes, in execution order.
+        results: maps each replaced node to the node that computes its value in the replacement.
+        constant: whether the ops are evaluated at conversion.
+        op: an op to call instead of the matched op.
     """
     captures: dict[str, Any] = {}
     lines: list[Line] = []
@@ -124,7 +132,7 @@ def _restated(
 
 
 def _is_pure(node: Node) -> bool:
-    """Returns whether a node calls an op that returns one tensor and always gives the same result."""
+    """Returns whether a node calls an op that returns one tensor, always the same, and writes nothing in place."""
     if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     value = node.meta["val"]
@@ -136,7 +144,10 @@ def _is_view(node: Node) -> bool:
 
 
 def _keeps_dtype(node: Node) -> bool:
-    """Returns whether a node has the dtype of an operand. A dtype conversion is a view only according to its schema."""
+    """Returns whether a node has the dtype of an operand.
+
+    A dtype conversion does not. Its schema declares it a view, but it computes new values.
+    """
     return any(_dtype(used) == _dtype(node) for used in node.all_input_nodes)
 
 
@@ -157,7 +168,7 @@ def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:
 
 
 def _cone(node: Node, known: set[Node]) -> set[Node]:
-    """Returns the nodes from which a value is computed."""
+    """Returns a node and all nodes among `known` from which its value is computed."""
     cone: set[Node] = set()
     queue = [node]
     while queue:
@@ -178,4 +189,4 @@ FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
     "duplicates": duplicates,
     "in-place": in_place,
 }
-"""The values of `finds`, with the functions that find their matches."""
+"""Maps each value of `finds` to the function that finds its matches."""

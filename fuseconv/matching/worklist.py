@@ -1,8 +1,9 @@
-"""The matches of all rules at all nodes, updated incrementally: only nodes affected by a change are searched again.
+"""The matches of all rules at all nodes. After a change of the graph, only the affected nodes are searched again.
 
-A search depends on the nodes it compares, the variables it binds and their users, and each result records them. Rules
-that depend on more (everything a mask is computed from, the users of new strides, the graph as a whole) are evaluated
-at the start, and again when all other rules have reached a fixpoint.
+A search depends on the nodes that it compares, the values that it binds, and their users. Each result records these
+nodes. Some rules depend on more of the graph: everything that a mask is computed from, all users of a value with new
+strides, or the whole graph. Such rules are evaluated at the start, and again when all other rules have reached a
+fixpoint.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ class _Kept:
     """One rule and its results per anchor.
 
     Attributes:
+        rule: the rule.
         order: the position of the rule, which breaks ties.
         patterns: the alternatives of the rule.
-        looks_far: whether it depends on more of the graph than a result records.
-        live: the alternatives whose ops all occur in the graph.
-        found: anchor to its result.
-        stale: anchors that must be searched again.
-        whole: matches that have no single anchor.
-        refused: groups of matches that may not be merged.
+        looks_far: whether the rule depends on more of the graph than its results record.
+        live: the alternatives that may match. For a canonical rule, these are the alternatives whose ops all occur in
+            the graph.
+        found: maps each anchor to its result.
+        stale: the anchors that must be searched again.
+        whole: the matches that have no single anchor.
+        refused: the near misses that have no single anchor, such as groups of matches that may not be merged.
     """
 
     rule: Rule
@@ -52,7 +55,7 @@ class _Kept:
 
 
 class Worklist:
-    """The matches of some rules in a graph that changes."""
+    """The current matches of some rules in a graph that is being rewritten."""
 
     def __init__(self, workspace: Workspace, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]) -> None:
         workspace.take_changed()
@@ -65,10 +68,10 @@ class Worklist:
         self._anchored: dict[Any, dict[int, None]] = {}
 
     def matches(self, *, far: bool) -> list[tuple[int, Match]]:
-        """Returns all current matches, with the position of their rule.
+        """Returns all current matches, each with the position of its rule.
 
         Args:
-            far: whether to evaluate the rules with `looks_far` too.
+            far: whether to evaluate also the rules with `looks_far`.
         """
         self._update()
         for kept in self.rules:
@@ -77,10 +80,10 @@ class Worklist:
         return [(kept.order, match) for kept in self.rules if far or not kept.looks_far for match in _matches(kept)]
 
     def misses(self) -> Iterator[NearMiss]:
-        """Yields the reasons why a rule does not apply, per rule, in graph order.
+        """Yields the near misses of each rule, in graph order.
 
-        Alternatives that were skipped because one of their ops does not occur in the graph are searched now, because
-        that op may be the one that differs.
+        Alternatives of canonical rules that were skipped because exactly one of their ops does not occur in the graph
+        are searched now, because the missing op may be the only difference.
         """
         for kept in self.rules:
             misses = [kept.found[anchor].miss for anchor in sorted(kept.found)]
@@ -90,7 +93,7 @@ class Worklist:
             yield from kept.refused
 
     def _update(self) -> None:
-        """Applies the changes of the graph since the last update."""
+        """Updates the index after changes of the graph, and marks the results that depend on them as stale."""
         changed = self.workspace.take_changed()
         everywhere = self.index.update(changed)
         for node in changed:
@@ -138,7 +141,7 @@ def _keep(kept: _Kept, found: Iterable[Match | NearMiss]) -> None:
 
 
 def _try_match_at(index: Index, kept: _Kept, anchor: Node) -> Found:
-    """Evaluates one rule at one node. This only reads the graph, so an unexpected error affects only this match."""
+    """Evaluates one rule at one node. Only reads the graph, so that an unexpected error affects only this match."""
     try:
         return match_at(index, kept.live, anchor)
     except FuseconvError:
@@ -163,7 +166,7 @@ def _looks_far(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Returns whether a search can succeed. An alternative with an op that does not occur in the graph cannot match."""
+    """Returns whether to search for a pattern. Skips a canonical rule's pattern if the graph lacks one of its ops."""
     return pattern.rule.stage != "canonical" or not _absent(index, pattern)
 
 

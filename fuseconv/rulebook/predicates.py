@@ -355,7 +355,7 @@ def covers(constants: Constants, window: Any, x: Any, axes: Any) -> None:
 
 @rule_function(tensors=False, shapes=True)
 def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
-    """The stride of a convolution equals its kernel size, and the kernel size divides the sizes of x, for every size."""
+    """The stride of a convolution equals its kernel size, which divides the spatial sizes of x, for every size."""
     kernel, sizes = fake_of(weight).shape[2:], fake_of(x).shape[2:]
     if list(stride) != list(kernel) or len(sizes) != len(kernel):
         raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
