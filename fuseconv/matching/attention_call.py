@@ -222,7 +222,7 @@ class _Call:
         return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
-        """Applies a view of the scores to the mask. `shape` names zeros of the shape of the scores, with a single key."""
+        """Applies a view of the scores to the mask. `shape` names zeros shaped like the scores, with one key."""
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given

@@ -75,7 +75,7 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 
 def _called(pattern: Pattern) -> frozenset[str]:
-    """Returns the ops that a graph must contain for a pattern to match. Products, formed by several ops, are left out."""
+    """Returns the ops that a graph must contain for a pattern to match. Products are left out: several ops form one."""
     return frozenset(str(line.op) for line in pattern.lines if line.op is not PRODUCT)
 
 

@@ -315,7 +315,7 @@ class Search:
             raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:
-        """Records a partial match if it is the longest so far. Of equally long ones, prefers one that fails at an op."""
+        """Records a partial match if it is the longest so far. Of equally long ones, prefers a failure at an op."""
         rank = (len(state.nodes), is_call(at))
         if rank > self._rank:
             self._rank = rank
