@@ -1,1 +1,1 @@
-"""Tests whether rules are correct: on variants of their examples, by algebra, and at every match."""
+"""Tests whether rules are correct: numerically on variants of their examples, by algebra, and at every match."""

@@ -1,6 +1,6 @@
-"""Adversarial operands for an excerpt: other magnitudes, layouts and sizes.
+"""Generates adversarial operands for an excerpt: operands of other magnitudes, layouts and sizes.
 
-Values that do not depend on an input are kept, because they belong to the model. The others are random.
+Values that do not depend on an input are kept, because they belong to the model. All other operands are random.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fuseconv.rulebook.rule import Domain, Rule
 Sizes = Literal["unlike", "equal", "one", "empty", "longest"]
 
 LARGEST = 1 << 20
-"""The maximum number of elements of a tensor when a size is at its largest."""
+"""The maximum number of elements of a tensor when one size is as large as possible."""
 
 _WORDS = {
     "unlike": "sizes unlike",
@@ -46,10 +46,11 @@ class Hard:
     """How operands are generated.
 
     Attributes:
-        values: the magnitude, the special values, or the layout.
-        sizes: the symbolic sizes: small and distinct; all equal, and equal to a static size, so that axes cannot be
-            distinguished by size; the smallest allowed size except 0, which broadcasts; 0 where allowed, others small
-            and distinct; or the size with the largest upper bound at that bound, others small and distinct.
+        values: the kind of values: a magnitude, special values, or a layout.
+        sizes: how the symbolic sizes are chosen. `unlike`: small and distinct. `equal`: all equal, and equal to a
+            static size, so that axes cannot be told apart by size. `one`: the smallest allowed size except 0, which
+            broadcasts. `empty`: 0 where allowed, the others small and distinct. `longest`: one size as large as its
+            range and `LARGEST` allow, the others small and distinct.
     """
 
     values: Values
@@ -78,13 +79,13 @@ HARD = (
 
 
 def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collection[Hard]:
-    """Returns the elements of `HARD` that a rule accepts and that differ for an excerpt.
+    """Returns the elements of `HARD` on which a rule must hold. Elements that are alike for the excerpt occur once.
 
     Args:
         ledger: the ledger.
-        excerpt: an excerpt of the ledger. If it has no symbolic size, all `sizes` are the same.
+        excerpt: an excerpt of the ledger. If it has no symbolic size, elements that differ only in `sizes` are alike.
         rule: the rule.
-        edges: the values on which to test the excerpt.
+        edges: the values at which ops of the excerpt change behavior.
     """
     fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
     apart = differing({SHORT_DTYPES.get(str(fake.dtype), "") for fake in fakes}, edges)
@@ -97,14 +98,18 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
 def draw(
     ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
 ) -> list[Any] | None:
-    """Generates the operands of an excerpt. None if an operand that must be random is not a tensor.
+    """Generates the operands of an excerpt.
+
+    Returns None if an operand that must be random is not a tensor or has a data-dependent size, or if the excerpt has
+    no sizes of the requested kind.
 
     Args:
         ledger: the ledger.
         excerpt: one of its excerpts.
-        captured: the values of the operands on the example inputs. Operands that do not depend on an input keep them.
+        captured: the values of the operands on the example inputs. Operands that do not depend on an input keep these
+            values.
         how: how to generate the operands.
-        edges: the values on which to test the excerpt.
+        edges: the values at which ops of the excerpt change behavior.
         domain: the floats that may occur.
     """
     fakes = _varying(ledger, excerpt)
@@ -143,7 +148,7 @@ def _drawn(
     seed: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """Generates a tensor whose axes have the same order in memory as in the program."""
+    """Generates a tensor for an operand. Its axes have the same order in memory as in the program."""
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
@@ -176,7 +181,7 @@ def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any,
 
 
 def _longest(sizes: dict[Any, int], shapes: Sequence[Any], ranges: Mapping[Any, Any]) -> dict[Any, int]:
-    """Returns sizes of which one is as large as its range and `LARGEST` allow. None if no size becomes larger."""
+    """Returns sizes of which one is as large as its range and `LARGEST` allow. Empty if no size can become larger."""
     best = dict(sizes)
     for symbol, size in sizes.items():
         upper = ranges[symbol].upper if symbol in ranges else sympy.oo
@@ -200,7 +205,7 @@ def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
 
 
 def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
-    """Returns a key that is equal for excerpts with the same results on the same random values, constants aside."""
+    """Returns a key of an excerpt. Excerpts with the same key give the same results on the same random values."""
     operands = [
         ("drawn", key_of(node.meta.get("val"))) if node in ledger.varying else ("own", key_of(value))
         for node, value in zip(excerpt.operands, captured, strict=True)

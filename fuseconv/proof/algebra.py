@@ -1,8 +1,8 @@
-"""Proves a rule by algebra: the example before and after the rule is evaluated over a finite field, without rounding.
+"""Proves a rule by algebra: evaluates the example before and after the rule over a finite field, without rounding.
 
-Expressions that differ in the field are different, even by an amount below every tolerance. However, functions are
-treated as unknown, and floats near irrational numbers as exact. If the two expressions agree in float64, they may be
-equal by an identity of the function or number that algebra does not know.
+Expressions that differ in the field are different, even if the difference is below every tolerance. However, functions
+are treated as unknown, and floats near irrational numbers as exact. So if two expressions differ in the field but agree
+in float64, they may be equal by an identity of a function or number that algebra does not know.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fuseconv.proof.residues import Residues, moves_elements, of
 from fuseconv.proof.soundness import Pair
 
 DRAWS = 2
-"""The number of random points. One point leaves an error probability of about 2**-29 for a program of degree 4."""
+"""The number of random points. With one point, the error probability is about 2**-29 for a program of degree 4."""
 
 NEAR = 1e-11
-"""The largest difference of equal expressions in float64, relative to the largest element."""
+"""The largest difference in float64 up to which expressions count as equal, relative to the largest element."""
 
 _REFERENCES: Mapping[Any, Any] = {op.overload: op.reference for op in OPS}
 
@@ -46,7 +46,7 @@ def _is_far(tensor: Tensor, diagonal: int = 0) -> bool:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of the algebra: equal, not equal, or why it is not applicable."""
+    """The result of the algebra: equal, different, or not applicable, with the details."""
 
     ok: bool
     detail: str
@@ -56,9 +56,10 @@ class Proof:
 class _Evaluation(Runner):
     """Evaluates a graph on residues. Fused ops are evaluated by their reference, attention by its formula.
 
-    Integers and bools are not residues and have random values. Moving them, or using them as indices and masks of
-    residues, needs no more. Elementwise functions of bools are evaluated on every combination. Functions of integers
-    are known only at the random values, because the field has no order, sign or division with remainder.
+    Integers and bools are not residues; they have random values. This suffices if they are only moved, or used as
+    indices or masks of residues. Elementwise functions of bools are accepted too, because the random values cover every
+    combination. Other functions of integers are not accepted: they would be checked only at the random values, because
+    the field has no order, sign or division with remainder.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -76,10 +77,11 @@ class _Evaluation(Runner):
         return result
 
     def _classify(self, node: Node) -> None:
-        """Records what a value that has no residues is computed from.
+        """Records whether a value without residues is computed from integers or bools.
 
         Raises:
-            NotApplicableError: it is computed from integers in another way than by moving them.
+            NotApplicableError: the op computes with integers instead of only moving them, or computes with bools but is
+                not elementwise.
         """
         of_integers = any(used in self._integers for used in node.all_input_nodes)
         if of_integers or any(used in self._bools for used in node.all_input_nodes):
@@ -99,7 +101,7 @@ class _Evaluation(Runner):
 
 
 def prove(pair: Pair) -> Proof:
-    """Evaluates a program before and after a rule at random points of the field."""
+    """Evaluates a program before and after a rule at random points of the field, and compares the results."""
     if pair.rule.draws == "any":
         return Proof(True, "not applicable: the replacement generates other random numbers", applicable=False)
     for seed in range(DRAWS):
@@ -107,7 +109,7 @@ def prove(pair: Pair) -> Proof:
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
         drawn = draw_operands(specs, 2, "random", seed).tensors
         generator = torch.Generator().manual_seed(seed)
-        # The value of a one-element constant may be a number in the replacement.
+        # The replacement may contain the value of a one-element parameter as a number, so this value is kept.
         known = [one if one.numel() == 1 else None for one in pair.parameters] + [None] * len(pair.traced.inputs)
         operands = [_operand(one, own, field, generator) for one, own in zip(drawn, known, strict=True)]
         try:

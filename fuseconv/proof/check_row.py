@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["proved", "tried", "left alone", "not run", "wrong"]
-"""The result of a check: proved by algebra for all values; equal on all random values; an example that must not
-match and does not; nothing was checked; or a counterexample."""
+"""The result of a check. `proved`: algebra proves the rule for all values. `tried`: the results are equal on all random
+values. `left alone`: an example that must not match does not match. `not run`: nothing was checked. `wrong`: a
+counterexample was found."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,11 @@ class CheckRow:
 
     Attributes:
         rule: the rule.
-        check: `hit N` or `miss N`, the Nth example, counted from 0; `variants` of all examples; or `algebra` on all
-            examples.
+        check: `hit N` or `miss N` for the Nth example, counted from 0; `variants` for the variants of all examples; or
+            `algebra` for all examples.
         verdict: the result.
-        detail: what happened. For a wrong rule, the counterexample.
-        draws: the number of random operands on which the rule was tested.
+        detail: a description of the result. For a wrong rule, the counterexample.
+        draws: the number of sets of random operands on which the rule was tested.
     """
 
     rule: str
@@ -32,7 +33,7 @@ class CheckRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the check found no error. Also true if nothing was checked; see `verdict`."""
+        """Whether the check found no error. It is true also if nothing was checked; see `verdict`."""
         return self.verdict != "wrong"
 
 
@@ -41,13 +42,13 @@ class Summary:
     """The number of rules by the result of their checks.
 
     Attributes:
-        rules: all rules.
-        proved: rules for which algebra proves every example.
-        partly: rules for which algebra proves some examples.
-        tried: rules that were only tested numerically.
-        unchecked: rules without examples.
-        wrong: wrong rules.
-        draws: the total number of random operands.
+        rules: the number of all rules.
+        proved: the number of rules for which algebra proves every example.
+        partly: the number of rules for which algebra proves some examples.
+        tried: the number of rules that were only tested numerically.
+        unchecked: the number of rules without examples.
+        wrong: the number of wrong rules.
+        draws: the total number of sets of random operands.
     """
 
     rules: int

@@ -1,9 +1,9 @@
-"""A plan in which every step was tested: on the values of the model at the match, and on adversarial values.
+"""Computes a plan and tests every step: on the values that occur in the model at the match, and on adversarial values.
 
-Matching proves what follows from types and shapes. Whether a replacement computes the same is only claimed by the rule.
-It is tested at each match, and a match whose error against float64 exceeds that of the original is not replaced. If the
-program has another number than the rule (0.0447 instead of 0.044715), that explains the difference, and the rule is not
-at fault.
+Matching proves what follows from types and shapes. That a replacement computes the same is only a claim of the rule. So
+the claim is tested at each match, and a match is not replaced if its error against float64 exceeds the error of the
+original. If the program contains another number than the rule (0.0447 instead of 0.044715), the other number explains
+the difference, and the rule is not at fault.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fuseconv.proof.replay import replay
 from fuseconv.rulebook.rule import Rule
 
 ROUNDS = 20
-"""The maximum number of plans. Each one excludes the matches that failed in the one before."""
+"""The maximum number of plans. Each plan excludes the matches that failed in the plans before it."""
 
 
 def checked_plan(
@@ -46,9 +46,9 @@ def checked_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Computes a plan without the matches at which a rule fails its numerical test.
+    """Computes a plan that excludes the matches at which a rule fails its numerical test.
 
-    A rule that declares by `allow` that it changes numerical results is not tested.
+    A rule with the field `allow`, which declares that the rule changes numerical results, is not tested.
 
     Args:
         program: the captured program, which is not changed.
@@ -63,7 +63,7 @@ def checked_plan(
         The plan. Its misses include the rejected matches with the measured errors.
 
     Raises:
-        RuleError: as in `plan`, or new matches keep failing.
+        RuleError: as in `plan`; or each new plan has matches that fail.
         UnsupportedError: the program cannot run on its example inputs.
     """
     left = dict(rejected)
@@ -85,7 +85,7 @@ def checked_plan(
 
 
 class _Trial:
-    """Tests the steps of plans, each once. Of steps that differ only in values, one is tested on random values."""
+    """Tests the steps of plans: each step once on captured values, and one step of each kind on random values."""
 
     def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
@@ -94,13 +94,13 @@ class _Trial:
         self._kinds: dict[str, str] = {}
 
     def wrong(self, found: Plan) -> dict[MatchKey, Miss]:
-        """Returns the matches of a plan that compute something else, with the differences."""
+        """Returns the matches of a plan whose replacement computes something else, with the differences."""
         ledger = Ledger(self._program)
         excerpts = []
         for step in found.steps:
             try:
                 excerpts.append(ledger.execute(step))
-            except Exception as error:  # noqa: BLE001 - the ledger may be half rewritten: all is made, and tried, anew
+            except Exception as error:  # noqa: BLE001 - the ledger may be half rewritten: a new plan and ledger follow
                 return {(step.rule, step.nodes): _unforeseen(step, error)}
         exempt = {name for name, rule in self._rules.items() if rule.allow is not None}
         new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in exempt]
@@ -108,7 +108,7 @@ class _Trial:
         for excerpt, values in replay(self._program, ledger, new):
             try:
                 difference = self._difference(ledger, excerpt, values)
-            except Exception as error:  # noqa: BLE001 - a trial that cannot be made proves nothing: the site is left alone
+            except Exception as error:  # noqa: BLE001 - a failed trial proves nothing: the match is not replaced
                 wrong[excerpt.step.rule, excerpt.step.nodes] = _unforeseen(excerpt.step, error)
                 continue
             if difference:
@@ -129,7 +129,7 @@ class _Trial:
         return self._kinds[alike]
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
-        """Yields the difference of the replacement for each kind of random operands. Empty if there is none."""
+        """Yields, for each kind of random operands, the difference that the replacement makes, or an empty text."""
         rule, compare = self._rules[excerpt.step.rule], COMPARISONS[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
@@ -166,7 +166,7 @@ def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
 
 
 def _miss(excerpt: Excerpt, difference: str) -> Miss:
-    """Returns the miss of a tested match: the rule is wrong there, unless the literal of the program differs."""
+    """Returns the miss for a match that failed its test: the rule is wrong there, unless a literal explains it."""
     step, where = excerpt.step, source_line(excerpt.first)
     if step.literals:
         pairs = [(f"the literal {expected!r}", repr(actual)) for actual, expected in dict.fromkeys(step.literals)]

@@ -1,7 +1,8 @@
-"""The sandboxed process that checks rules, started by `confined`. Jobs arrive on stdin, results are written to stdout.
+"""The sandboxed process that checks rules, started by `confined`. Jobs arrive on stdin; results are written to stdout.
 
-A job is 8 bytes of length and a pickle made by the parent. A result is a line of JSON, because the code that ran here
-may be malicious. The first job contains the trusted files that register ops; then the process is sandboxed.
+A job consists of its length in 8 bytes and a pickle from the parent. A result is a line of JSON instead of a pickle,
+because malicious code may have run in this process. The first job names the trusted files that register ops. After that
+job the process is sandboxed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of ops must not mix with the answers
     torch.set_num_threads(1)
-    tempfile.gettempdir()  # the directory is found by writing to it; modules look it up when they are imported
+    tempfile.gettempdir()  # finds the directory by writing to it, before writes are forbidden; later imports look it up
 
     while (job := _job(jobs)) is not None:
         try:

@@ -1,4 +1,4 @@
-"""The parent's view of a child process that runs `checker`: jobs, results, and the cause of its death. No torch."""
+"""Controls a child process that runs `checker`: sends jobs, receives results, and reports crashes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fuseconv.proof.check_row import CheckRow
 from fuseconv.rulebook.rule import Rule
 
 SECONDS = 300
-"""The CPU time limit of a job in seconds. The wall time limit is three times as long."""
+"""The CPU time limit of a job in seconds. The wall-clock limit is three times as long."""
 
 START = 300
-"""The time limit in seconds for the import of packs."""
+"""The additional wall-clock time in seconds for the start of the process, which imports packs."""
 
 _PIECE = 1 << 16
 
@@ -39,7 +39,7 @@ class Child:
         """Starts the process.
 
         Args:
-            ops: trusted Python files that register ops.
+            ops: the trusted Python files that register ops.
             seconds: the CPU time limit of a job.
         """
         self._seconds = seconds
@@ -64,11 +64,11 @@ class Child:
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor to wait on: it is readable when there is a result or the child has died."""
+        """The file descriptor to wait on. It becomes readable when a result arrives or the child has died."""
         return self._process.stdout
 
     def send(self, kind: str, rules: Sequence[Rule]) -> None:
-        """Sends a job: `loops` of all rules, or `examples` of one."""
+        """Sends a job: to check several rules for `loops`, or to check the `examples` of one rule."""
         self._rules = rules
         self._owed += 1
         self.deadline = time.monotonic() + 3 * self._seconds + (START if self._owed > 1 else 0)
@@ -84,10 +84,11 @@ class Child:
             return  # it is dead; `receive` reports the cause
 
     def receive(self) -> list[CheckRow] | None:
-        """Reads available data. Returns the rows of the job once it is complete.
+        """Reads the available data. Returns the rows of the job if it is complete, else None.
 
         Raises:
-            FuseconvError: the error of the job. If the child died, another one was started.
+            FuseconvError: the job failed, took too long, or killed the child. A child that died or took too long has
+                been replaced.
         """
         if time.monotonic() >= self.deadline:
             self.again()
@@ -106,11 +107,11 @@ class Child:
                 raise told from RuntimeError(answer["trace"])
             if not self._owed:
                 return [CheckRow(**row) for row in answer["rows"]]
-            self.deadline = time.monotonic() + 3 * self._seconds  # it has started and begins the job
+            self.deadline = time.monotonic() + 3 * self._seconds  # the child has started and begins the job
         return None
 
     def _death(self) -> FuseconvError:
-        """Describes the cause of death of the child, and starts another."""
+        """Starts another child and returns an error that describes why the child died."""
         status = self._process.wait()
         self._said.seek(0)
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")

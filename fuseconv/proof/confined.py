@@ -1,7 +1,7 @@
 """Checks untrusted rules in sandboxed processes without network or file writes, and with limited memory and time.
 
-The examples of a rule are programs, and checking them runs them. `matching.permitted` lists the ops they may call; an
-op that crashes kills only the child. Nothing here imports torch.
+The examples of a rule are programs, and checking a rule runs them. `untrusted.permitted` lists the ops that they may
+call. An op that crashes kills only the child process. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from fuseconv.rulebook.packs import op_files, require_trust
 from fuseconv.rulebook.rule import Rule
 
 WORTH_TWO_PROCESSES = 16
-"""The number of rules per process: starting a process takes as long as checking about ten rules."""
+"""The number of rules from which a second process is used. Starting a process takes as long as checking about ten
+rules."""
 
 
 def check_rules(
     path: str | Path | None = None, trust: Collection[str] = (), only: Collection[str] = ()
 ) -> list[CheckRow]:
-    """Checks a rule file without a model: its syntax, ops, rewrite cycles, and its examples and variants of them.
+    """Checks a rule file without a model: the syntax, the ops, rewrite cycles, and the examples with their variants.
 
     Args:
         path: the file or folder. Default: the rules that come with fuseconv.
         trust: `code` allows the rules to register custom ops.
-        only: the names of the rules whose examples are tested. Default: all. The other checks are made of all rules.
+        only: the names of the rules whose examples are tested. Default: all. The other checks cover all rules.
 
     Raises:
         RuleError: a rule is malformed, its examples exceed the memory or time limit, or no rule has a name in `only`.
@@ -54,11 +55,11 @@ def check_rules(
 
 @contextmanager
 def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
-    """Yields child processes, which are started at once and killed at the end.
+    """Starts child processes, yields them, and kills them at the end of the block.
 
     Args:
         count: the number of processes.
-        ops: trusted Python files that register ops.
+        ops: the trusted Python files that register ops.
     """
     every = [Child(ops) for _ in range(count)]
     try:
@@ -91,7 +92,7 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[R
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:
-    """Runs the jobs and returns their results in order. The first error ends the run."""
+    """Runs the jobs in the children and returns the results in the order of the jobs. The first error ends the run."""
     waiting = deque(enumerate(jobs))
     done: dict[int, list[CheckRow]] = {}
     busy: dict[Child, int] = {}
@@ -115,7 +116,7 @@ def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> 
 
 
 def _answering(busy: Collection[Child]) -> list[Child]:
-    """Waits until a child has a result or exceeds its time."""
+    """Waits until a child has a result or exceeds its time limit. Returns these children."""
     with selectors.DefaultSelector() as selector:
         for child in busy:
             selector.register(child.descriptor, selectors.EVENT_READ, child)

@@ -1,6 +1,6 @@
-"""Compares two graphs with the same placeholders on the same operands and finds the first element that differs.
+"""Compares two graphs with the same placeholders on the same operands, and finds the first element that differs.
 
-Every replacement is compared in this way: of a rule on its examples, and of a match on the values of the model.
+Every replacement is tested in this way: on the examples of its rule, and at each match on the values of the model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fuseconv.numerics.tolerance import TOLERANCES, compare
 SEED = 0
 
 CANNOT_RUN = (RuntimeError, IndexError)
-"""The exceptions of ops that reject their operands."""
+"""The exceptions that ops raise if they reject their operands."""
 
 ROOT = torch.nn.Module()
-"""The root module of the graphs, which use no attributes."""
+"""The root module for running graphs. The graphs use no attributes of it."""
 
 
 def compare_graphs(
@@ -34,20 +34,20 @@ def compare_graphs(
     overflowing: bool = False,
     fp64_only: bool = False,
 ) -> str:
-    """Describes how the results of `after` differ from those of `before`. Empty if they do not.
+    """Runs two graphs and describes how the results of `after` differ from those of `before`. Empty if they agree.
 
-    Both run in the dtypes of the program. The reference is `before` in float64, with the tolerances of tolerance.py.
-    Operands on which `before` fails (an index out of range) are ignored. Where the original overflows, the replacement
-    may be more accurate. Errors that the rounding of the original also makes are allowed; see `_settled` and
-    `_conditioned`.
+    Both graphs run in the dtypes of the program. The reference is a run of `before` in float64, with the tolerances of
+    tolerance.py. Operands on which `before` fails, for example because an index is out of range, are ignored. Where the
+    original overflows, the replacement may be more accurate. Errors that rounding also causes in the original are
+    allowed; see `_settled` and `_conditioned`.
 
     Args:
-        before: the matched ops. The output is a tuple of tensors.
-        after: the replacement.
+        before: the graph of the matched ops. Its output is a tuple of tensors.
+        after: the graph of the replacement.
         operands: the values of the placeholders of both graphs, in order. They are not mutated.
         ordinary: whether the operands are ordinary numbers, for which rounding errors stay small.
         overflowing: whether the operands are so large that float64 may overflow too.
-        fp64_only: whether the error against the fp64 reference decides alone; see tolerance.py.
+        fp64_only: whether only the error against the fp64 reference counts; see tolerance.py.
     """
     try:
         original = run(before, operands)
@@ -77,7 +77,7 @@ def compare_graphs(
 
 
 def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
-    """Returns whether both graphs agree in float64."""
+    """Returns whether the results of both graphs agree in float64."""
     fp64 = run_in_float64(before, operands)
     try:
         return not difference(run_in_float64(after, operands), fp64, fp64)
@@ -92,7 +92,7 @@ def _are_alike(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor])
 
 
 def _are_equal(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> bool:
-    """Returns whether all results are equal, element by element, so that they pass whatever the reference is."""
+    """Returns whether all elements of all results are equal. Equal results pass whatever the reference is."""
     return _are_alike(actual, original) and all(map(_is_equal, actual, original))
 
 
@@ -105,11 +105,12 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _settled(
     actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, overflowing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the original and the reference, adjusted where the original or float64 overflows.
+    """Returns the original result and the reference, adjusted where the original or float64 overflows.
 
-    If the original overflows but float64 does not, the replacement may overflow or equal the float64 result, and must
-    overflow beyond the range of the dtype. If float64 overflows too, or an intermediate value overflowed and left a
-    wrong finite number (the square of 1e30), the element is not compared.
+    If the original overflows but float64 does not, the replacement may either overflow or equal the float64 result. The
+    float64 result is converted to the dtype, so beyond its range the replacement must overflow. The element is not
+    compared if float64 overflows too, or if an intermediate value, such as the square of 1e30, overflowed and left a
+    wrong finite number.
     """
     if not original.is_floating_point():
         return original, fp64
@@ -123,15 +124,15 @@ def _settled(
 
 
 _ROUNDINGS = 4
-"""The number of runs with randomly rounded intermediate values, to measure the effect of rounding on the results."""
+"""The number of runs with randomly rounded intermediate values. They measure the effect of rounding on the results."""
 
 _SLACK = 8
-"""The allowed error as a multiple of the largest change in those runs, because a few runs do not find the largest
-change."""
+"""The allowed error, as a multiple of the largest change that the runs with random rounding find. A few runs do not
+find the largest possible change."""
 
 
 def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns how far each element of the results moves if every intermediate value is rounded once more."""
+    """Returns how much each element of the results changes if every intermediate value is rounded once more."""
     generator = torch.Generator().manual_seed(SEED)
     spread = [torch.zeros_like(true) for true in fp64]
     for _ in range(_ROUNDINGS):
@@ -145,7 +146,7 @@ def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]
 def _conditioned(
     actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], fp64: torch.Tensor, spread: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the original and the reference, adjusted where rounding in the original makes the same error."""
+    """Returns the original result and the reference, adjusted where rounding explains the error of the replacement."""
     if not actual.is_floating_point():
         return expected
     explained = (actual.double() - fp64).abs() <= _SLACK * spread
@@ -162,7 +163,7 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
     """Runs a graph on copies of the operands.
 
     Raises:
-        RuntimeError: an op fails or returns nothing, as attention of cuDNN does for a batch of size 0.
+        RuntimeError: an op fails or returns nothing, as cuDNN's attention does for a batch of size 0.
     """
     with torch.no_grad(), same_draws(seed):
         results = Runner(ROOT, graph=graph).run(*map(clone, operands))
@@ -174,21 +175,21 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
 def run_in_float64(
     graph: Graph, operands: Sequence[Any], seed: int = SEED, shaken: torch.Generator | None = None
 ) -> list[Any]:
-    """Runs a graph on copies of the operands in float64; `shaken` is as in interpret_in_float64."""
+    """Runs a graph on copies of the operands in float64. `shaken` is passed to `interpret_in_float64`."""
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
     with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
         return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph, shaken)
 
 
 def clone(value: Any) -> Any:
-    """Returns a copy with the same strides, every element of which can be written."""
+    """Returns a copy with the same strides, unless a stride is 0. Every element of the copy can be written."""
     if not isinstance(value, torch.Tensor):
         return value
     return copied(value.detach())
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a copy with the same strides, which determine the mask of dropout on CUDA. Gradients flow through it."""
+    """Returns a copy through which gradients flow. It keeps the strides, which determine dropout masks on CUDA."""
     if 0 in value.stride():
         return value.clone()
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
@@ -196,7 +197,7 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def same_draws(seed: int = SEED) -> Iterator[None]:
-    """Random ops in the block give the same numbers for the same seed. The generators of the caller are restored."""
+    """Makes random ops in the block generate the same numbers for the same seed. Restores the generators afterwards."""
     # torch.manual_seed records the stack for missing accelerators, which takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
@@ -210,10 +211,10 @@ def same_draws(seed: int = SEED) -> Iterator[None]:
 
 
 def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Generates the gradients of the results: the same random numbers for every dtype."""
+    """Generates random gradients for the results. The numbers are the same for every dtype."""
     generator = torch.Generator().manual_seed(SEED)
     drawn = (torch.randn(result.shape, generator=generator) for result in results)
-    # Rounded to the dtypes of the model, so that the fp64 reference gets the same values.
+    # The numbers are rounded to bfloat16, so that results of every dtype, also the fp64 reference, get the same values.
     return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
@@ -223,12 +224,12 @@ def difference(
     fp64: Sequence[torch.Tensor],
     fp64_only: bool = False,
 ) -> str:
-    """Describes how the result of a replacement differs from the original. Empty if it does not.
+    """Describes how the results of a replacement differ from the original results. Empty if they agree.
 
     Args:
-        actual: the result of the replacement.
-        original: the result of the matched ops.
-        fp64: the result of the matched ops in float64; see tolerance.py.
+        actual: the results of the replacement.
+        original: the results of the matched ops.
+        fp64: the results of the matched ops in float64; see tolerance.py.
         fp64_only: as in `compare`.
     """
     for position, (one, other, true) in enumerate(zip(actual, original, fp64, strict=True)):

@@ -1,6 +1,6 @@
-"""The values at which ops change behavior: next to literals of the program, halves, zeros and extremes.
+"""Edges, the values at which ops change behavior: values next to literals of the program, halves, zeros and extremes.
 
-A rule that omits a bound, or rounds halves differently, is correct almost everywhere. These values find the exceptions.
+A rule that omits a bound, or rounds halves differently, is correct almost everywhere. Edges find the exceptions.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from torch.utils import _pytree as pytree
 from fuseconv.graph.nodes import facts_of, is_call
 
 NEAR = 64.0
-"""Literals up to this magnitude are combined. Functions of greater numbers may overflow, which is tested separately."""
+"""Literals up to this magnitude are near 0 and are combined with each other. Functions of greater numbers may overflow,
+which is tested separately."""
 
 SMALL = 1e-3
-"""A literal up to this magnitude is an epsilon that is added, or a lower bound."""
+"""A literal up to this magnitude is assumed to be an epsilon that is added, or a lower bound."""
 
 BEYOND_A_BYTE, LONGEST = 300, 2048
-"""A size that 8 bits cannot count; and the largest size that is tested."""
+"""A size that does not fit in 8 bits, and the maximum size that is tested."""
 
 COMBINED = 6
-"""The number of literals whose quotients, sums and differences are tested: where `x * 128` is a half, `x * 16` is 5."""
+"""The maximum number of literals whose quotients, products, sums and differences are tested. With the literals 5 and 16,
+for example, 5 / 16 is tested, where `x * 16` is 5."""
 
 _FLOATS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5)
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -8, 100)
 
 _REDUCES = ("sum", "mean", "prod", "amax", "amin", "any", "all", "cumsum", "max", "min", "argmax", "argmin")
-"""Ops that use the elements of integer tensors as numbers, besides elementwise ops and ops that move elements."""
+"""Further ops that use the elements of integer tensors as numbers, like elementwise ops and ops that move elements."""
 
 _DIVIDES = ("div", "remainder", "fmod", "floor_divide", "__rshift__", "__lshift__")
 
@@ -44,10 +46,11 @@ class Edges:
 
     Attributes:
         literals: the numbers in the program, except NaN and infinity.
-        sums: whether it sums elements. Near the largest number of a dtype, a sum may overflow in one order but not in
-            another.
-        integers: how it uses integers: `indices`, which must be small and, unless `signed`, not negative; `divided`,
-            which excludes 0 and the minimum of the dtype because dividing by or with them fails; or `any`.
+        sums: whether the program sums elements. Near the largest number of a dtype, a sum may overflow in one order but
+            not in another.
+        integers: how the program uses integers. `indices`: as indices, which must be small and not negative. `signed`:
+            as indices that may be negative. `divided`: in divisions, so that 0 and the minimum of the dtype, with which
+            divisions fail, are excluded. `any`: as numbers without restrictions.
     """
 
     literals: tuple[float, ...] = ()
@@ -55,12 +58,12 @@ class Edges:
     integers: Literal["indices", "signed", "divided", "any"] = "indices"
 
     def scales(self) -> list[float]:
-        """Returns the magnitudes of rows at which a small number of the program matters: it and its square root."""
+        """Returns the magnitudes at which small literals matter: each small literal and its square root."""
         small = {abs(one) for one in self.literals if 0 < abs(one) <= SMALL}
         return sorted({*small, *(math.sqrt(one) for one in small)})
 
     def length(self) -> int:
-        """Returns a size greater than the integers in the program and than 8 bits can count."""
+        """Returns a size that is greater than the integers in the program and does not fit in 8 bits."""
         whole = [int(abs(one)) for one in self.literals if one == int(one) and abs(one) <= LONGEST]
         return max([BEYOND_A_BYTE, *(one + 3 for one in whole)])
 
@@ -69,10 +72,10 @@ NOTHING = Edges()
 
 
 def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
-    """Returns the edges of programs.
+    """Returns the properties of programs from which their edges follow.
 
     Args:
-        graphs: the programs. `meta["val"]` of their nodes gives the dtypes.
+        graphs: the graphs of the programs. The `meta["val"]` of their nodes gives the dtypes.
         constants: tensors that the programs use. A tensor with one element counts as a literal.
     """
     calls = [node for graph in graphs for node in graph.nodes if is_call(node)]
@@ -99,9 +102,10 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _is_apart(node: Node) -> bool:
-    """Returns whether an op is elementwise and overflows only where its result does.
+    """Returns whether an op treats each element apart from the others and overflows only where its result overflows.
 
-    This uses PyTorch's tag, which hardswish does not have: it multiplies by up to 6 before it divides by 6.
+    Elementwise ops are recognized by PyTorch's tag. hardswish does not have the tag: it multiplies by up to 6 before it
+    divides by 6, so it may overflow earlier.
     """
     op: Any = node.target
     known = facts_of(node)
@@ -125,7 +129,7 @@ def _may_be_integer(node: Node) -> bool:
 
 @lru_cache(256)
 def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far edge"]) -> tuple[float, ...]:
-    """Returns the floats at which ops change behavior. There may be none far from 0."""
+    """Returns the floats at which ops change behavior. For `far edge`, there may be none."""
     limits = torch.finfo(dtype)
     if values == "far edge":
         return tuple(
@@ -140,7 +144,10 @@ def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far ed
 
 
 def _solved(literals: tuple[float, ...]) -> list[float]:
-    """Returns where a product with or a sum with a number of the program is a half or another number of it."""
+    """Returns the values at which arithmetic with a literal gives a half or another literal.
+
+    These are the quotients of halves by literals, and the quotients, products, sums and differences of two literals.
+    """
     numbers = sorted({one for one in literals if one}, key=abs)[-COMBINED:]
     halves = {half / one for one in numbers for half in (0.5, 1.5, 2.5)}
     pairs = [(one, other) for one in numbers for other in numbers if one != other]
@@ -149,14 +156,14 @@ def _solved(literals: tuple[float, ...]) -> list[float]:
 
 
 def _beside(literal: float, dtype: torch.dtype) -> list[float]:
-    """Returns a number, the adjacent floats of a dtype, and its multiples."""
+    """Returns a number rounded to a dtype, its adjacent floats, its negative, its double, and the number plus 0.5."""
     here = torch.tensor(literal, dtype=torch.float64).to(dtype)
     step = max(float(here.abs()) * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
     return [float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5]
 
 
 def integer_edges(edges: Edges, dtype: torch.dtype) -> list[int]:
-    """Returns the integers at which ops change behavior, as far as a dtype can represent them."""
+    """Returns the integers at which ops change behavior and that a dtype can represent."""
     limits = torch.iinfo(dtype)
     least = limits.min + (edges.integers == "divided")
     beside = [

@@ -1,4 +1,4 @@
-"""Examples of rules as programs: SSA lines with the dtypes and shapes of the inputs, captured by torch.export.
+"""Examples of rules: programs written as SSA lines, with the dtypes and shapes of inputs and parameters.
 
 x: f32[n, 8]                 an input; n is a symbolic size
 w: parameter f32[4, 8]       a parameter of the model
@@ -26,10 +26,10 @@ from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, RuleTextError, parse_line
 
 MAX_SIZE = 64
-"""The largest value of a symbolic size."""
+"""The upper bound of every symbolic size."""
 
 _SIZES = (3, 5, 7, 11, 13)
-"""The values of the symbolic sizes of an example: distinct, and different from the sizes written in examples."""
+"""The values of the symbolic sizes of an example. They are distinct and differ from the sizes written in examples."""
 
 _TENSOR = re.compile(r"^(?P<name>[A-Za-z_]\w*): (?P<parameter>parameter )?(?P<dtype>\w+)\[(?P<dims>[\w, ]*)\]$")
 _ASSERTION = "aten._assert_tensor_metadata.default"
@@ -38,7 +38,14 @@ _GRAMMAR = "write `x: f32[n, 8]`, `w: parameter f32[4, 8]`, `y = aten.relu.defau
 
 @dataclass(frozen=True)
 class Text:
-    """The parsed lines: tensors by name; ops in order, as (targets, whether they unpack, call); names returned."""
+    """A parsed program.
+
+    Attributes:
+        inputs: the inputs by name.
+        parameters: the parameters by name.
+        lines: the ops in order, as (targets, whether the targets unpack several results, call).
+        returned: the names of the returned values.
+    """
 
     inputs: Mapping[str, TensorSpec]
     parameters: Mapping[str, TensorSpec]
@@ -50,7 +57,7 @@ def example_program(lines: Sequence[str]) -> Program:
     """Captures a program written as text, with random inputs and parameters.
 
     Raises:
-        RuleTextError: a line is not in the grammar, an op is unknown, or a name is not bound.
+        RuleTextError: a line does not follow the grammar, an op is unknown, or a name is not bound.
     """
     text = parse_example(lines)
     sizes = example_sizes(text)
@@ -78,7 +85,7 @@ def example_sizes(text: Text) -> dict[str, int]:
 
 
 def _without_assertions(exported: torch.export.ExportedProgram) -> None:
-    """Removes the assertions that torch.export adds to every conversion, which the example does not contain."""
+    """Removes the assertions that torch.export adds at dtype conversions. The text of the example lacks them."""
     for node in list(exported.graph.nodes):
         if str(node.target) == _ASSERTION:
             exported.graph.erase_node(node)
@@ -86,10 +93,10 @@ def _without_assertions(exported: torch.export.ExportedProgram) -> None:
 
 
 def parse_example(lines: Sequence[str]) -> Text:
-    """Reads a program written as text.
+    """Parses a program written as text.
 
     Raises:
-        RuleTextError: a line is not in the grammar.
+        RuleTextError: a line does not follow the grammar.
     """
     inputs: dict[str, TensorSpec] = {}
     parameters: dict[str, TensorSpec] = {}
@@ -133,7 +140,7 @@ def _parameters(text: Text, sizes: Mapping[str, int], draw: torch.Generator) -> 
 
 
 class _NoConstants:
-    """The constants of a program that is only being parsed: there are none."""
+    """The constants of a program that is only being parsed. It has none."""
 
     def constant(self, node: object) -> object:
         """Returns None."""

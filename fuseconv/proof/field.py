@@ -1,8 +1,8 @@
 """Arithmetic modulo a prime, and random functions on residues.
 
-Two expressions of sums and products that agree at random points of a large field are equal, except with a probability
-of about their degree in 2**31 (Schwartz 1980, Zippel 1979). A function that is not a polynomial is modeled as a random
-function: the same for every call, even for an even function and odd for an odd one.
+Two expressions of sums and products that agree at random points of a large field are equal. The probability of an error
+is about their degree divided by 2**31 (Schwartz 1980, Zippel 1979). A function that is not a polynomial is modeled as a
+random function: the same function in every call, an even one for an even function, an odd one for an odd function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from fractions import Fraction
 import torch
 
 PRIME = 2**31 - 1
-"""The product of two residues fits in int64. The prime is 3 modulo 4, so that square roots of squares are powers."""
+"""The prime. The product of two residues fits in int64. The prime is 3 modulo 4, so that the square root of a square is
+a power of it."""
 
 _HALF = 16
 _DEGREE = 4
@@ -25,15 +26,15 @@ _INFINITY = 1_234_567_891
 
 
 class NotApplicableError(Exception):
-    """An expression is neither a sum nor a product, nor a function that may be modeled as random."""
+    """Algebra is not applicable: an op is neither a sum nor a product nor a function that may be modeled as random."""
 
 
 class Field:
-    """The field, and the assumptions made in it.
+    """The field of residues modulo `PRIME`, and the assumptions that were made in it.
 
     Attributes:
-        assumed: the random functions, and the numbers that stand for rounded ones. Two programs that differ because of
-            these may be equal by an identity of the functions, or before the numbers were rounded.
+        assumed: the random functions, and the floats that may be rounded. If two programs differ, but use these, they
+            may still be equal by an identity of the functions, or with the numbers before rounding.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,9 +42,10 @@ class Field:
         self._seed = seed
 
     def number(self, value: float) -> int:
-        """Returns the residue of a number: of the simple fraction, or its root, to which it is the nearest float.
+        """Returns the residue of a number.
 
-        Any other float stands for itself.
+        If the number is the nearest float to a simple fraction, or to the square root of one, it stands for that
+        fraction or root. Any other float stands for itself.
 
         Raises:
             NotApplicableError: the number is NaN.
@@ -64,7 +66,10 @@ class Field:
         return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
 
     def _as_root(self, value: float) -> int | None:
-        """Returns the residue of the square root of a simple fraction. Products of roots are the roots of products."""
+        """Returns the residue of a number that is the square root of a simple fraction. Returns None for other numbers.
+
+        The product of the roots of two numbers is the root of their product.
+        """
         square = Fraction(value * value).limit_denominator(_SHORT_SQUARE)
         if not math.isclose(math.sqrt(square), abs(value), rel_tol=2e-16, abs_tol=0):
             return None
@@ -73,12 +78,15 @@ class Field:
         return (1 if value > 0 else -1) * pow(residue, (PRIME + 1) // 4, PRIME) % PRIME
 
     def root(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the square root of a square that is itself a square; of any value, so that it is multiplicative."""
+        """Returns a power that is a square root of each value that is a square.
+
+        The power is multiplicative for all values: the root of a product is the product of the roots.
+        """
         self.assumed.add("sqrt")
         return power(value, (PRIME + 1) // 4)
 
     def function(self, name: str, value: torch.Tensor, parity: int | None = None) -> torch.Tensor:
-        """Returns a random polynomial of a value. Its exponents are even if `parity` is 0, odd if it is 1."""
+        """Returns a random polynomial of a value. Its exponents are all even if `parity` is 0, all odd if it is 1."""
         self.assumed.add(name)
         draw = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self._seed)
         result = torch.zeros_like(value)
@@ -89,7 +97,7 @@ class Field:
 
 
 def power(base: torch.Tensor, exponent: int) -> torch.Tensor:
-    """Returns base ** exponent, exponent >= 0."""
+    """Returns base ** exponent, for exponent >= 0."""
     result = torch.ones_like(base)
     while exponent:
         if exponent & 1:
@@ -100,10 +108,10 @@ def power(base: torch.Tensor, exponent: int) -> torch.Tensor:
 
 
 def inverse(value: torch.Tensor) -> torch.Tensor:
-    """Returns 1 / value, computed as value ** (PRIME - 2) (Fermat).
+    """Returns 1 / value, computed as value ** (PRIME - 2) by Fermat's little theorem.
 
     Raises:
-        NotApplicableError: the value is 0.
+        NotApplicableError: an element is 0.
     """
     if bool((value == 0).any()):
         raise NotApplicableError("a division by zero")

@@ -1,7 +1,7 @@
-"""A plan executed without removing nodes: one graph that computes the values of the program and of all steps.
+"""The ledger: one graph that computes the values of a program and of all steps of a plan. No node is removed.
 
-It shows each step in isolation, the matched ops and their replacement, on the values of the model. One run of the graph
-gives the values for all steps.
+The ledger shows each step in isolation: the matched ops and their replacement, on the values of the model. A single run
+of the graph computes the values for all steps.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fuseconv.program.captured import Program
 class Excerpt:
     """One step in isolation.
 
-    Values that do not depend on an input, such as masks and folded weights, are computed in both graphs: conditions
-    were proved for these values, so no others may be used for them.
+    Both graphs compute the values that do not depend on an input, such as masks and folded weights. Conditions were
+    proved for these values, so that tests may not use other values in their place.
 
     Attributes:
         step: the step.
-        before: the matched ops.
-        after: the replacement. Its placeholders are those of `before`.
-        operands: the node of the ledger behind each placeholder.
+        before: the graph of the matched ops.
+        after: the graph of the replacement. It has the same placeholders as `before`.
+        operands: for each placeholder, the node of the ledger that gives its value.
         first: the first matched node.
-        point: the node before which the replacement is inserted, or a later one. All operands are computed before it.
-        writes: whether a matched op mutates memory.
+        point: the node before which the replacement is inserted, or a later node. All operands are computed before it.
+        writes: whether a matched op writes in place.
     """
 
     step: Step
@@ -48,13 +48,13 @@ class Excerpt:
 
 
 class Ledger:
-    """The graph of a program, with the nodes that steps add.
+    """The graph of a program together with the nodes that steps add.
 
     Attributes:
-        graph: all nodes, including replaced ones.
-        workspace: the program, rewritten by the steps so far.
+        graph: the graph. It also contains the nodes that steps replaced.
+        workspace: the program, rewritten by the steps executed so far.
         own: the nodes of the original program.
-        placeholders: the placeholders of `graph`, as nodes of the workspace.
+        placeholders: maps each placeholder of `graph` to its node in the workspace.
         varying: the nodes whose values depend on an input or on anything else that may change from call to call, except
             sizes.
     """
@@ -66,21 +66,21 @@ class Ledger:
         self._copies: dict[Node, Node] = {}
         self.graph.graph_copy(self.workspace.graph, self._copies)
         self.own = frozenset(self.graph.nodes)
-        # The first op that is not a constant of a step.
+        # The first op that does not compute a constant of a step. Such constants are inserted before it.
         self._start = next((node for node in self.graph.nodes if node.op != "placeholder"), self.graph._root)
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
         for node, copy in self._copies.items():
             self._classify(copy)
-            # A tensor that is filled in parts, such as slices of new_empty, no longer has its initial value.
+            # In-place writes may change a tensor later, as when the slices of new_empty are filled one by one.
             writers = self.workspace.aliases.writers_after(node)
             if not all(is_call(writer) and _writes_alone(writer) for writer in writers):
                 self.varying.add(copy)
 
     def execute(self, step: Step) -> Excerpt:
-        """Executes the next step.
+        """Executes the next step and returns its excerpt.
 
         Raises:
-            Refused: the step does not fit.
+            Refused: the step does not fit the graph.
         """
         workspace = self.workspace
         matched = sorted(workspace.node(name) for name in step.nodes)
@@ -88,7 +88,8 @@ class Ledger:
         captures = [from_binding(binding, workspace.node) for binding in step.bindings.values()]
         operands = frozenset(node for value in captures for node in nodes_in(value))
         point = self._copies[insertion_point(frozenset(matched), operands, frozenset(results))]
-        # An earlier step may have replaced an operand of a matched node; the copy has the current operands.
+        # An earlier step may have replaced an operand of a matched node. So the matched nodes are copied with their
+        # current operands.
         old: dict[Node, Node] = {}
         for node in matched:
             old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
@@ -112,7 +113,7 @@ class Ledger:
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
     def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:
-        """Returns the nodes needed to compute some nodes, up to the placeholders."""
+        """Returns all nodes that are needed to compute some nodes, back to the leaves."""
         needed: set[Node] = set()
         queue = list(ends)
         while queue:
@@ -126,7 +127,7 @@ class Ledger:
         return node.op == "placeholder" or (node in self.varying and node not in inner)
 
     def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
-        """Adds a node of the workspace and its operands before `point`. Constants are added as ops."""
+        """Adds a node of the workspace and its operands before `point`, unless present. Constants are added as ops."""
         if node not in self._copies:
             deferred = self.workspace.deferred(node)
             call: Any = deferred or node
@@ -138,7 +139,7 @@ class Ledger:
         return self._copies[node]
 
     def _add(self, target: Any, call: Any, operand: Callable[[Node], Node], point: Node | None) -> Node:
-        """Adds a node before `point`. Without a point it is a constant, which comes before all other ops."""
+        """Adds a node before `point`. If `point` is None, the node is a constant and is added before all other ops."""
         args, kwargs = map_arg((tuple(call.args), dict(call.kwargs)), operand)
         with self.graph.inserting_before(point or self._start):
             copy = self.graph.create_node("call_function", target, args, kwargs)
@@ -161,7 +162,7 @@ class Ledger:
 
 
 def _writes_alone(node: Node) -> bool:
-    """Returns whether an op mutates a new value without other users, so that its result is as good as a new value."""
+    """Returns whether an op writes only to values that have no other users. Its result is then like a new value."""
     operands = list(written(node))
     return bool(operands) and all(is_call(one) and len(one.users) == 1 and not facts_of(one).shares for one in operands)
 

@@ -1,4 +1,4 @@
-"""Random values for the operands of a program: ordinary, of any magnitude, at edges of ops, and special."""
+"""Generates random values for the operands of a program: ordinary, very large or small, at edges, and special."""
 
 from __future__ import annotations
 
@@ -38,29 +38,30 @@ Values = Literal[
 VALUES: tuple[Values, ...] = get_args(Values)
 
 ORDINARY = frozenset({"random", "non-contiguous"})
-"""Kinds of values that cannot overflow and whose differences are larger than a rounding error."""
+"""The kinds of values that do not overflow and for which rounding errors stay small."""
 
 OVERFLOWING = frozenset({"far edge", "large", "shifted", "huge", "squares", "overflowing", "greatest"})
-"""Kinds of values that may overflow even in float64."""
+"""The kinds of values that may overflow even in float64."""
 
 HUGE = 1e3
-"""The magnitude from which exp overflows in every dtype except float64, and at some values there."""
+"""A magnitude at which exp overflows in every dtype, in float64 only for some of the values."""
 
 _SCALES = {"large": LARGE, "tiny": 1e-3, "zero": 0.0, "huge": HUGE}
 _POWERS = {"squares": 0.495, "overflowing": 0.6, "greatest": 0.999}
-"""Powers of the largest number of a dtype: for the first, sums of squares overflow; for the second, squares; for the
-last, sums."""
+"""Exponents. Values reach the largest number of a dtype raised to this power, so that sums of squares overflow for
+`squares`, squares for `overflowing`, and sums for `greatest`."""
 
 _SPECIALS = (0.0, -0.0, 1.5, torch.inf, -torch.inf, torch.nan)
-"""For two operands, each pair of these values occurs at some element."""
+"""The values of `special` operands. For two operands, each pair of these values occurs at some element."""
 
 _SPECIAL = {"NaN": (torch.nan,), "infinite": (torch.inf, -torch.inf)}
 _RANGE = 9
-"""The bound of random integers: large enough to differ, small enough to index the sizes of examples."""
+"""The upper bound of random integers. It is large enough for values to differ, and small enough for indices into the
+tensors of examples."""
 
 
 ANY = Domain()
-"""Every floating value."""
+"""The domain of all floating-point values."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,21 @@ def draw_operands(
     """Generates a tensor for each operand.
 
     Args:
-        specs: the names, dtypes and shapes.
-        size: the smallest symbolic size. Each next size is greater by 2, so that all are distinct.
-        values: the kind of floating values. `random` is standard normal; `tiny`, `zero`, `large` and `huge` are scaled;
-            `shifted` is close to one number; `squares`, `overflowing` and `greatest` have the magnitudes at which sums
-            of squares, squares and sums overflow; `edge` and `far edge` are those of edges.py, the latter far from 0;
-            `NaN` and `infinite` have a few such elements among random ones; `special` has zeros, infinities, NaN and
-            numbers in all combinations of two operands; `non-contiguous` has a gap after every element. Bool tensors
-            are random except for `false` and `true`. Integers are random from 0 to 8 except for `zero`; if `edges` says
-            that they are numbers, `large` ones have both signs, and `greatest` ones cover the whole dtype.
+        specs: the names, dtypes and shapes of the operands.
+        size: the smallest symbolic size. Each further size is greater by 2, so that all sizes are distinct.
+        values: the kind of floating-point values. `random` is standard normal. `tiny`, `zero`, `large` and `huge` are
+            scaled normal values. `shifted` values are close to one number. `squares`, `overflowing` and `greatest` have
+            the magnitudes at which sums of squares, squares and sums overflow. `edge` and `far edge` are the edges of
+            edges.py near 0 and far from 0. `NaN` and `infinite` have a few such elements among random elements.
+            `special` has zeros, infinities, NaN and a number, in all combinations for two operands. `non-contiguous`
+            has a gap after every element. Bool tensors are random except for `false` and `true`. Integers are random
+            from 0 to 8 except for `zero`. If `edges` says that integers are used as numbers, `large` integers have both
+            signs and `greatest` integers cover the whole range of the dtype.
         seed: the seed of the generator. The same arguments give the same values.
-        device: the device on which to generate. A GPU is much faster than a CPU.
+        device: the device on which to generate the values. A GPU is much faster than a CPU.
         edges: the literals of a program and its use of integers.
         domain: the floats that may occur.
-        long: a symbolic size and its value.
+        long: the name of a symbolic size and its value.
     """
     generator = torch.Generator(device).manual_seed(seed)
     sizes: dict[str, int] = dict([long] if long else [])
@@ -143,7 +145,7 @@ def _draw(
 
 
 def within(tensor: Tensor, domain: Domain) -> Tensor:
-    """Scales floats down to the largest allowed magnitude. Infinities are kept, or replaced with 1 if not allowed."""
+    """Scales floats down to the largest allowed magnitude. Keeps infinities if allowed, else replaces them with 1."""
     if not tensor.is_floating_point():
         return tensor
     if domain.finite and bool(tensor.isinf().any()):
@@ -173,7 +175,7 @@ def _integers(
 
 
 def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Returns random elements of a pool, with equal probability."""
+    """Returns a tensor of random elements of a pool. All elements of the pool are equally likely."""
     count = torch.Size(shape).numel()
     first = torch.randperm(len(pool), generator=generator, device=generator.device)
     order = torch.randperm(count, generator=generator, device=generator.device)
@@ -181,10 +183,10 @@ def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
-    """Returns the kinds of values that differ for operands of these dtypes and can be compared.
+    """Returns the kinds of values that make a difference for operands of these dtypes and whose results are comparable.
 
-    Near the largest float, sums may overflow in one order but not in another, and there is no wider reference for
-    float64.
+    Values near the largest float are left out for programs that sum, because sums may overflow in one order but not in
+    another. Values that overflow are left out for float64, because no wider dtype can serve as the reference.
     """
     left_out: set[Values] = set()
     if "bool" not in dtypes:
@@ -199,10 +201,10 @@ def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
 
 
 def takes(rule: Rule, after: Graph, values: Values) -> bool:
-    """Returns whether a replacement must equal the original on such values.
+    """Returns whether a replacement must equal the original on this kind of values.
 
-    Attention kernels skip hidden positions, where the product 0 * NaN is then 0, and give no weight to scores that are
-    not finite. A mask that is generated anew cannot be recognized if the kept values are infinite.
+    Attention kernels skip hidden positions, so that 0 * NaN counts as 0 there, and give no weight to scores that are
+    not finite. If a rule generates new dropout masks, a mask cannot be recognized where the kept values are infinite.
     """
     if rule.draws == "any":
         return values not in ("special", "squares", "overflowing", "greatest")
@@ -211,7 +213,7 @@ def takes(rule: Rule, after: Graph, values: Values) -> bool:
 
 
 def described(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> Iterator[str]:
-    """Yields each operand as `x: f64[5, 8]`, with its strides unless it is contiguous."""
+    """Yields a text for each operand, such as `x: f64[5, 8]`, with the strides unless the operand is contiguous."""
     for spec, tensor in zip(specs, tensors, strict=True):
         strides = "" if tensor.is_contiguous() else f" of strides {list(tensor.stride())}"
         yield f"{spec.name}: {spec.dtype}{list(tensor.shape)}{strides}"

@@ -1,8 +1,9 @@
-"""Compares two graphs that use different random numbers and so cannot be compared element by element.
+"""Compares two graphs that use different random numbers, so that their results differ from element to element.
 
-Each element of the result of a dropout has one of two values: kept (scaled by 1 / (1 - p)) or dropped. Both are
-computed from the matched ops without random numbers. Every element of the replacement must be one of the two, must be
-dropped independently with probability p, and its gradient must correspond to the same choice.
+Each element of the result of a dropout is either kept (scaled by 1 / (1 - p)) or dropped. Both possible values are
+computed from the matched ops without random numbers. Every element that the replacement computes must equal one of the
+two values. The elements must be dropped independently with probability p, and the gradients must correspond to the same
+choices.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def compare_redrawn(
     """Describes how the distribution of `after` differs from that of `before`. Empty if it does not.
 
     Args:
-        before: the matched ops: one active dropout, and one result, each element of which is computed from the
-            dropout's element at the same position.
-        after: the replacement.
+        before: the graph of the matched ops. It contains one active dropout and has one result. Each element of the
+            result is computed from the dropout's element at the same position.
+        after: the graph of the replacement.
         operands: as in `compare_graphs`.
-        ordinary: as in `compare_graphs`. Other operands are also compared in float64. Gradients are compared only on
-            ordinary numbers.
-        overflowing: as in `compare_graphs`. On such numbers both may be NaN.
-        fp64_only: as in `compare_graphs`. An element equals one of the two values if it is within tolerance.
+        ordinary: whether the operands are ordinary numbers. Gradients are compared only for ordinary numbers. For other
+            operands, a difference is compared again in float64.
+        overflowing: ignored. It exists so that both functions in `COMPARISONS` take the same arguments.
+        fp64_only: ignored, for the same reason.
     """
     del overflowing, fp64_only
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
@@ -82,7 +83,7 @@ def compare_redrawn(
 
 
 COMPARISONS: Mapping[str, Callable[..., str]] = {"same": compare_graphs, "any": compare_redrawn}
-"""The comparison of a replacement with the matched ops, by the `draws` field of the rule."""
+"""The function that compares a replacement with the matched ops, by the `draws` field of the rule."""
 
 
 def _results(graph: Graph) -> Iterator[Any]:
@@ -90,12 +91,12 @@ def _results(graph: Graph) -> Iterator[Any]:
 
 
 def _drops(node: Node) -> bool:
-    """Returns whether a node is a dropout that generates random numbers: 0 < p < 1."""
+    """Returns whether a node is a dropout that generates random numbers, with 0 < p < 1."""
     return op_name(node.target) in _DROPOUTS and draws(node) and arguments(node)["p"] < 1
 
 
 def _with_factor(before: Graph, factor: float) -> Graph:
-    """Returns a copy in which the dropout is a multiplication with a number."""
+    """Returns a copy of the graph in which a multiplication by a number replaces the dropout."""
     graph = Graph()
     copies: dict[Node, Node] = {}
     graph.output(graph.graph_copy(before, copies))
@@ -112,17 +113,17 @@ def _with_factor(before: Graph, factor: float) -> Graph:
 
 @dataclass(frozen=True)
 class _Either:
-    """The value of each element if it is kept and if it is dropped."""
+    """The two possible results: all elements as if they were kept, and all as if they were dropped."""
 
     kept: Tensor
     dropped: Tensor
 
     def at(self, kept: Tensor) -> Tensor:
-        """Returns the elements for a given mask of kept ones."""
+        """Returns the result for a mask that is true for kept elements."""
         return torch.where(kept, self.kept, self.dropped)
 
     def keeps(self, actual: Tensor) -> Tensor:
-        """Returns which elements are closer to their kept value. Dropped infinities are NaN."""
+        """Returns which elements are closer to their kept value. A dropped infinity is NaN, since it is scaled by 0."""
         nearer = (actual - self.kept).abs() < (actual - self.dropped).abs()
         return torch.where(self.dropped.isnan(), ~actual.isnan(), nearer)
 
@@ -135,14 +136,14 @@ class _Either:
 
 
 def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Either, p: float) -> str:
-    """Describes the first difference for at least two seeds: in the values, then in the dropout rates."""
+    """Compares the results for at least two seeds. Describes the first difference in values, masks or dropout rates."""
     told = fp64.told_apart(original.kept.dtype)
     first = drawn(SEED)
     if first.shape != original.kept.shape:
         return difference([first], [original.kept], [fp64.kept])
     actual = torch.stack([first, *(drawn(SEED + at) for at in range(1, runs(told, p)))])
     kept = original.keeps(actual)
-    for at in (0, ...):  # first one mask, so that a message can name elements, then all
+    for at in (0, ...):  # the first mask alone, so that a message can name elements, then all masks together
         if found := difference([actual[at]], [original.at(kept[at])], [fp64.at(kept[at])]):
             return found
     if not torch.equal(original.keeps(drawn(SEED)), kept[0]):
@@ -153,7 +154,10 @@ def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Ei
 def _gradients(
     graphs: tuple[Graph, Graph], after: Graph, operands: Sequence[Any], original: _Either, fp64: _Either
 ) -> str:
-    """Describes how the gradients differ from those for the same mask, at the elements where it is known."""
+    """Describes how the gradients of the replacement differ from the original's gradients for the same mask.
+
+    Only elements whose two possible values can be told apart contribute.
+    """
     kept, told = original.keeps(run(after, operands)[0]), fp64.told_apart(original.kept.dtype)
 
     def chosen(either: Sequence[Any]) -> Tensor:
@@ -175,7 +179,7 @@ def _gradients(
 
 
 def _gradient(call: Callable[[Sequence[Any]], Tensor], operands: Sequence[Any], told: Tensor) -> list[Tensor]:
-    """Returns the gradients of the floating operands, zero if there is none."""
+    """Returns the gradients of the floating-point operands. A missing gradient is zero."""
     leaves = [clone(one) for one in operands]
     sources = [leaf.requires_grad_() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     with torch.enable_grad(), same_draws():

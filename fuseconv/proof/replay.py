@@ -1,4 +1,4 @@
-"""Runs a ledger once on the example inputs of the program and records the operands of every excerpt."""
+"""Runs a ledger once on the example inputs of the program and records the values of the operands of every excerpt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 
 
 def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Iterator[tuple[Excerpt, list[Any]]]:
-    """Yields every excerpt with the values of its operands, in graph order.
+    """Runs the ledger and yields every excerpt with the values of its operands, in graph order.
 
-    Only the values that excerpts need are computed, and each is freed after its last use.
+    Only the values that excerpts need are computed. Each value is freed after its last use.
 
     Raises:
         UnsupportedError: the program cannot run on its example inputs.
@@ -40,7 +40,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
         freed[reader].append(node)
     taken: dict[int, dict[Node, Any]] = {}
     for node in ledger.graph.nodes:
-        # The program also does the in-place writes of an excerpt, so its operands are copied before them.
+        # The program also executes the in-place writes of an excerpt, so the operands are copied before the writes.
         for at in starts.pop(node, ()):
             operands = (operand for operand in excerpts[at].operands if operand in interpreter.env)
             taken[at] = {operand: _copy(interpreter.env[operand]) for operand in operands if excerpts[at].writes}
@@ -57,7 +57,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
 
 
 def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
-    """Returns the nodes to run: those that excerpts use, those that the program mutates, and their operands."""
+    """Returns the nodes to run: the operands of excerpts, the ops that may write in place, and all their operands."""
     queue = [operand for excerpt in excerpts for operand in excerpt.operands]
     queue += [node for node in ledger.own if node.op == "call_function" and _may_write(node)]
     needed: set[Node] = set()
@@ -82,7 +82,7 @@ def _last_reads(needed: set[Node]) -> dict[Node, Node]:
 
 
 def _states(program: Program) -> dict[str, Any]:
-    """Returns the values of the program's placeholders by name. Inputs and buffers are copies, which may be mutated."""
+    """Returns the values of the program's placeholders by name. Inputs and buffers are copies that may be mutated."""
     exported = program.exported
     args, kwargs = exported.example_inputs if program.trainable else (program.examples, {})
     values = exported._graph_module_flat_inputs(tuple(args), kwargs)

@@ -1,8 +1,8 @@
-"""Tensors of residues. To PyTorch they look like f64 tensors, so that ops and references accept them unchanged.
+"""Tensors of residues, integers modulo a prime. PyTorch takes them for f64 tensors, so that ops accept them unchanged.
 
-Ops that move elements move residues. Sums and products are exact in the field. Functions are random, except those
-defined by others: gelu by erf; sigmoid, silu and softmax by exp; hardswish by clamp. Ops that PyTorch can decompose are
-decomposed. Algebra is not applicable to the rest.
+Ops that move elements move residues. Sums and products are exact in the field. Other functions are modeled as random
+functions, except those that are computed from others: gelu from erf; sigmoid, silu and softmax from exp; hardswish from
+clamp. Ops that PyTorch can decompose are decomposed. For all other ops, algebra is not applicable.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Residues(torch.Tensor):
     """A tensor of integers modulo PRIME.
 
     Attributes:
-        residues: int64, from 0 to PRIME - 1.
-        field: the finite field that these integers form, with its functions.
+        residues: the integers as an int64 tensor, from 0 to PRIME - 1.
+        field: the finite field of the integers, with its random functions.
     """
 
     residues: torch.Tensor
@@ -30,7 +30,7 @@ class Residues(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[Self], residues: torch.Tensor, field: Field) -> Self:
-        """Wraps the residues."""
+        """Wraps an int64 tensor of residues in a tensor that appears as f64."""
         make: Any = torch.Tensor._make_wrapper_subclass
         made: Self = make(cls, residues.shape, strides=residues.stride(), dtype=torch.float64)
         made.residues, made.field = residues, field
@@ -42,7 +42,11 @@ class Residues(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # tuples and dicts of anything
-        """Dispatches an op."""
+        """Computes an op on residues.
+
+        Raises:
+            NotApplicableError: the op is not known here, and PyTorch cannot decompose it.
+        """
         del types
         name = func._schema.name.removeprefix("aten::")
         given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | (kwargs or {})
@@ -71,7 +75,7 @@ def _moved(tensor: torch.Tensor, field: Field) -> torch.Tensor:
 
 
 def of(value: Any, field: Field) -> torch.Tensor:
-    """Returns a tensor or a number in the field."""
+    """Returns the residues of a tensor or a number."""
     if isinstance(value, Residues):
         return value.residues
     if not isinstance(value, torch.Tensor):
@@ -81,7 +85,7 @@ def of(value: Any, field: Field) -> torch.Tensor:
 
 
 def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Applies an elementwise op on tensors and numbers in the field."""
+    """Returns an op that converts its tensors and numbers to residues and applies a function to the residues."""
 
     def op(field: Field, **given: Any) -> Residues:
         kept = {"dim", "dims", "keepdim", "dtype", "rounding_mode", "half_to_float"}
@@ -238,7 +242,7 @@ def _same(field: Field, x: Any, dtype: torch.dtype | None = None, **_: Any) -> R
 
 
 def _unknown(name: str, parity: int | None = None) -> Callable[..., Residues]:
-    """Applies a random function of one tensor. Its other arguments are part of its name."""
+    """Returns an op that applies a random function to a tensor. The other arguments are part of the function's name."""
 
     def op(field: Field, x: Any, **others: Any) -> Residues:
         if any(isinstance(value, torch.Tensor) for value in others.values()):
@@ -262,7 +266,8 @@ def _names(text: str) -> Sequence[str]:
 
 
 _MOVES = frozenset({"as_strided", "index_copy", "new_zeros", "tril", "triu", "zeros_like"})
-"""Ops that also produce zeros, or elements of several operands or of memory beyond them."""
+"""Further ops that only move elements. They also produce zeros, or elements of several operands or of memory beyond
+the operand."""
 
 _ONE = torch.tensor(1)
 

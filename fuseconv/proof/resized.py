@@ -1,4 +1,4 @@
-"""Example inputs resized to sizes at which a captured graph may differ from the model."""
+"""Resizes example inputs to sizes at which a captured graph may differ from the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def resized(model: torch.nn.Module, exported: ExportedProgram, leaves: list[Any]
 
     Args:
         model: the captured model.
-        exported: the captured program, with the ranges of its dims.
+        exported: the captured program, which gives the ranges of the dims.
         leaves: the example inputs, tensors and constants.
     """
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
@@ -59,7 +59,7 @@ def _sizes(shape: Sequence[Any], values: Mapping[Any, int]) -> list[int]:
 
 
 def _tiled(example: Tensor, shape: list[int]) -> Tensor:
-    """Returns a tensor of a given shape, filled with repeated rows of the example, which are valid values."""
+    """Returns a tensor of a given shape, filled by repeating the example along each axis, so that values are valid."""
     if not example.numel():
         return example.new_zeros(shape)
     for axis, size in enumerate(shape):

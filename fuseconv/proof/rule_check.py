@@ -1,4 +1,4 @@
-"""Checks rules without a model: their ops exist, they form no rewrite cycle, and they are correct on their examples."""
+"""Checks rules without a model: the ops exist, no rules form a rewrite cycle, and the examples are correct."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
 
 _SAME = {"same": "same numbers", "any": "same distribution"}
-"""What is reported for a correct rule, by its `draws` field."""
+"""The words that report a correct rule, by the rule's `draws` field."""
 
 
 def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
-    """Checks rules in this process. Well-formed rules are tested on their examples and on variants of them.
+    """Checks rules in this process: tests well-formed rules on their examples and on variants of the examples.
 
-    Examples are programs, and this runs them; use `confined.check_rules` for untrusted rules.
+    Examples are programs, and this function runs them. Use `confined.check_rules` for untrusted rules.
 
-    A `hit` example must be changed by the rule. The example, and each variant that the rule changes, must give the same
-    results as before; see soundness.py. A `miss` example must not be changed, for the stated reason.
+    The rule must change each `hit` example. The example, and each variant that the rule changes, must give the same
+    results as before the change; see soundness.py. The rule must not change a `miss` example, and must report the
+    stated reason.
 
     Args:
         rules: the rules.
 
     Returns:
-        The rows, in the order of the rules.
+        One row per check, in the order of the rules.
 
     Raises:
         RuleError: an op is unknown or its arguments are invalid, rules form a rewrite cycle, or an example is
@@ -57,12 +58,12 @@ def check_examples(rule: Rule, *, every_dtype: bool = True) -> list[CheckRow]:
 
     Args:
         rule: the rule.
-        every_dtype: whether each example is tried in every dtype. Otherwise the first is, and each of the others in
-            another dtype than its own, in turn, and in its own on two draws. That takes half the time for a rule of
-            many alternatives.
+        every_dtype: whether each example is tried in every dtype. If false, only the first example is tried in every
+            dtype. Each later example is tried on two draws in its own dtype and in one other dtype, which varies from
+            example to example. This takes half the time for a rule with many alternatives.
 
     Returns:
-        The rows of the rule.
+        One row per check.
     """
     patterns = compile_rule(rule)
     rows: list[CheckRow] = []
@@ -96,7 +97,7 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
 
 
 def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
-    """Returns the row of the algebra over all examples: the first wrong one, or the number of proved ones."""
+    """Returns the row of the algebra check of all examples: the first wrong proof, or the number of proved examples."""
     if wrong := next((proof for proof in proofs if not proof.ok), None):
         return CheckRow(rule.name, "algebra", "wrong", wrong.detail)
     proved = sum(proof.applicable for proof in proofs)
@@ -110,7 +111,7 @@ def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
 def _tried(
     rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int, *, every_dtype: bool
 ) -> list[tuple[Pair, list[str]]]:
-    """Tests a `hit` example and its variants. Yields the result of each test: empty, or a counterexample."""
+    """Tests a `hit` example and its variants. Returns the result of each draw: a counterexample, or an empty text."""
     try:
         text = parse_example(lines)
     except RuleTextError as problem:
@@ -132,7 +133,7 @@ def _hit(
     at: int,
     tried: Sequence[tuple[Pair, Sequence[str]]],
 ) -> CheckRow:
-    """Returns the row of a `hit` example as it is written."""
+    """Returns the row of a `hit` example itself, without its variants."""
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
         reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or [
@@ -143,7 +144,7 @@ def _hit(
 
 
 def _row(rule: Rule, check: str, done: str, found: Sequence[Sequence[str]]) -> CheckRow:
-    """Returns the row of programs that were tested on random operands."""
+    """Returns the row for programs that were tested on random operands."""
     wrong = next((reason for reasons in found for reason in reasons if reason), "")
     draws = sum(map(len, found))
     detail = wrong or f"{done}, {_SAME[rule.draws]} on {draws} draws"
@@ -160,7 +161,7 @@ def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, 
 
 
 def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:
-    """Returns the reasons why the rule does not apply, per candidate node. Empty if it applies anywhere."""
+    """Returns the reasons why the rule does not apply, one per anchor. Empty if the rule applies anywhere."""
     index = Index(Workspace(traced))
     found = FINDERS[rule.finds](index, rule) if rule.finds else itertools.chain(*match(index, patterns))
     misses = [one.miss.reason if isinstance(one, NearMiss) else None for one in found]

@@ -1,7 +1,7 @@
-"""Tests dropout masks: each element is dropped independently with a given probability, and differently for each seed.
+"""Tests dropout masks: elements must be dropped independently with a given probability, and anew for each seed.
 
-The tests count independent events of equal probability: dropped elements; disjoint pairs of neighbors that agree;
-elements that agree with themselves under the next seed.
+The tests count independent events of equal probability: dropped elements, disjoint pairs of neighbors that agree, and
+elements that agree with themselves under another seed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from torch import Tensor
 
 FALSE_ALARM = 1e-12
-"""The probability that one test rejects a correct mask. A match has about ten tests with fixed seeds: fewer than one
-correct match in 1e10 is rejected, and that one always."""
+"""The probability that one test rejects a correct mask. A match has about ten tests, so that fewer than one correct
+match in 1e10 is rejected. The seeds are fixed, so that such a match is always rejected."""
 
 ENOUGH = 256
-"""The expected number of dropped (or kept, whichever is rarer) elements that a test needs."""
+"""The expected number of dropped or kept elements, whichever are rarer, that a test needs."""
 
 RUNS = 64
-"""The maximum number of seeds. At least two are used, to compare them."""
+"""The maximum number of seeds. At least two seeds are used, so that their masks can be compared."""
 
 
 def runs(told: Tensor, p: float) -> int:
@@ -34,7 +34,7 @@ def runs(told: Tensor, p: float) -> int:
 
 
 def shares(dropped: Tensor, told: Tensor, p: float) -> str:
-    """Describes which count is implausible for elements dropped independently with probability p. Empty if none is.
+    """Describes a count that is implausible if elements are dropped independently with probability p, else is empty.
 
     Args:
         dropped: one mask per seed.
@@ -53,7 +53,7 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
 
 
 def _pairs(dropped: Tensor, told: Tensor) -> Iterator[Tensor]:
-    """Yields, for each axis, whether elements agree with their neighbors. The pairs are disjoint."""
+    """Yields, for each axis, whether elements agree with their neighbors along it. The pairs are disjoint."""
     for axis in range(dropped.dim()):
         paired = dropped.shape[axis] // 2 * 2
         rows, known = (one.movedim(axis, 0)[:paired] for one in (dropped, told))

@@ -1,8 +1,8 @@
-"""Tests a rule numerically: wherever it applies, the replacement must give the same results.
+"""Tests a rule numerically: wherever the rule applies, the replacement must give the same results.
 
-The programs are variants of the rule's examples. The matcher decides where the rule applies, so that its conditions are
-tested as they are used. Both programs are run and compared with the original in float64, at the tolerances of
-tolerance.py.
+The test programs are the rule's examples and variants of them. The matcher decides where the rule applies, so that the
+conditions of the rule are tested as they are used. The programs before and after the rule are run and compared with the
+original in float64, within the tolerances of tolerance.py.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fuseconv.proof.variants import MOST
 from fuseconv.rulebook.rule import Rule
 
 NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""The exceptions of a variant that is not a valid program. RuleTextError is a ValueError; GuardError and
-unimplemented cases are RuntimeErrors."""
+"""The exceptions that tell that a variant is not a valid program. RuleTextError is a ValueError. GuardError and
+NotImplementedError are RuntimeErrors."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A program and the program after a rule was applied, as graphs with the same placeholders.
+    """A program before and after a rule, as two graphs with the same placeholders.
 
     Attributes:
         changed: how the program differs from the example.
@@ -43,11 +43,11 @@ class Pair:
         traced: the program as a graph.
         parameters: the parameters of the program.
         before: the graph of the program, with its parameters and inputs as placeholders.
-        after: the rewritten graph. Constants are computed in it.
-        applied: the number of times the rule was applied.
-        edges: the edges of both graphs.
+        after: the rewritten graph. It also contains the ops that compute constants.
+        applied: the number of times that the rule was applied.
+        edges: the values at which ops of both graphs change behavior.
         rule: the rule.
-        seed: the seed of the parameters.
+        seed: the seed from which the parameters were generated.
     """
 
     changed: str
@@ -63,7 +63,7 @@ class Pair:
 
 
 def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, seed: int) -> Pair | None:
-    """Returns a program before and after a rule. None if the program is invalid or the rule does not apply."""
+    """Applies a rule to a program. Returns None if the program is invalid or the rule does not apply."""
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", seed).tensors
     parameters = dict(zip(text.parameters, drawn, strict=True))
     try:
@@ -85,13 +85,13 @@ def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, s
 
 @lru_cache(maxsize=1)
 def _results(rule: str) -> dict[Any, Any]:
-    """A cache of replacement results for programs with static sizes, which share one fake mode."""
+    """Returns a cache of fake results for a rule. Programs with static sizes share one fake mode, so they share it."""
     del rule
     return {}
 
 
 def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
-    """Returns the rewritten graph with the placeholders of the program, and constants as the ops that compute them."""
+    """Returns the rewritten graph with the placeholders of the program. Constants become the ops that compute them."""
     graph = Graph()
     known = {node.name: graph.placeholder(node.name) for node in traced.graph.find_nodes(op="placeholder")}
     copies: dict[Node, Node] = {}
@@ -113,7 +113,7 @@ def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
 
 
 def counter_example(pair: Pair, draw: Draw) -> str:
-    """Runs both graphs on random operands and describes the difference with the operands. Empty if there is none."""
+    """Runs both graphs on random operands. Describes a difference and the operands; empty if there is no difference."""
     drawn = draw_operands(
         pair.traced.inputs,
         draw.size,
@@ -133,13 +133,20 @@ def counter_example(pair: Pair, draw: Draw) -> str:
 
 
 def _is_as_written(pair: Pair) -> bool:
-    """Returns whether a program is an example, apart from its dtypes."""
+    """Returns whether a program is an example as written, or differs from the example only in dtypes."""
     return pair.changed == "as written" or (" as " in pair.changed and "sizes" not in pair.changed)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How operands are generated: the smallest size, the kind of values, the seed, and a size that is large."""
+    """How operands are generated.
+
+    Attributes:
+        size: the smallest symbolic size.
+        values: the kind of values.
+        seed: the seed.
+        long: the name of a symbolic size that is large, with its value. None if there is none.
+    """
 
     size: int
     values: Values
@@ -152,18 +159,18 @@ EVERY = (
     Draw(1, "random", 20),
     Draw(5, "edge", 21),
 )
-MANY = Draw(40, "edge", 22)
-"""The number of elements needed for each edge to occur."""
+"""The draws for an example, as written and in every dtype."""
 
-"""The draws for an example as written, and in every dtype."""
+MANY = Draw(40, "edge", 22)
+"""A draw with so many elements that every edge occurs."""
 
 
 def draws_of(pair: Pair, *, few: bool = False) -> Sequence[Draw]:
-    """Returns the draws for a program: for an example, every kind of values that differs, in every dtype.
+    """Returns the draws for a program: for an example, one for each kind of values that matters; for a variant, two.
 
     Args:
         pair: the program.
-        few: whether an example has the two draws that a variant has.
+        few: whether an example too gets only two draws.
     """
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
         return []  # made long by a variant, not by the author of the example
@@ -184,18 +191,18 @@ def _dims(pair: Pair) -> list[str]:
 
 
 def _fits(pair: Pair, sizes: Mapping[str, int]) -> bool:
-    """Returns whether no operand has too many elements at some sizes. Intermediate values may have more."""
+    """Returns whether all operands are small enough at some sizes. Intermediate values may be larger."""
     return all(math.prod(spec.sizes(sizes)) <= MOST >> 4 for spec in pair.traced.inputs)
 
 
 def _elements(graph: Graph) -> int:
-    """Returns the number of elements of the largest tensor with static sizes in a graph."""
+    """Returns the number of elements of the largest tensor in a graph. Tensors with symbolic sizes are ignored."""
     shapes = [node.meta["val"].shape for node in graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
     return max((math.prod(shape) for shape in shapes if all(isinstance(size, int) for size in shape)), default=0)
 
 
 def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, changes: Iterable[tuple[str, Text]]) -> Iterator[Pair]:
-    """Yields an example and those of its variants where a rule applies."""
+    """Yields a pair for the example, and for each of its variants, to which the rule applies."""
     if (pair := applied(rule, patterns, text, "as written", 0)) is not None:
         yield pair
     for seed, (changed, variant) in enumerate(changes, 1):

@@ -1,7 +1,7 @@
-"""Traces a program written as text on fake tensors: the same graph as torch.export in a tenth of the time.
+"""Traces a program written as text on fake tensors. Gives the graph of torch.export in a tenth of the time.
 
-A rule is tested on hundreds of small programs. Each contains only explicit op calls, so only dtypes, shapes and strides
-have to be computed.
+A rule is tested on hundreds of small programs. Each program contains only explicit op calls, so that only dtypes,
+shapes and strides have to be computed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ class Traced:
     """A traced program, with the attributes of torch.export.ExportedProgram that a Workspace uses.
 
     Attributes:
-        graph: one placeholder per parameter, then one per input; a fake value in each node's `meta["val"]`.
-        graph_module: has no submodules.
-        graph_signature: which placeholders are parameters, and which nodes are returned.
+        graph: the graph. It has one placeholder per parameter, then one per input. The `meta["val"]` of each node is a
+            fake value.
+        graph_module: an empty module.
+        graph_signature: tells which placeholders are parameters and which nodes are returned.
         state_dict: the parameters.
-        constants: empty.
-        range_constraints: symbolic size to its range.
+        constants: an empty mapping.
+        range_constraints: maps each symbolic size to its range.
         inputs: the inputs, in order.
-        results: the results of ops on fake values, for a Workspace: programs of the same symbolic sizes share them.
+        results: a cache of the results of ops on fake values, for a Workspace. Programs with the same symbolic sizes
+            share the cache.
     """
 
     graph: Graph
@@ -66,7 +68,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class _Fakes:
-    """A fake mode, with the values that programs in it share: leaves by name, dtype and shape, and results by call."""
+    """A fake mode and the values that its programs share: leaves by name, dtype and shape, and results by call."""
 
     mode: FakeTensorMode
     leaves: dict[Any, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -78,16 +80,16 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
 
     Args:
         text: the program.
-        parameters: name to the values of the parameter.
+        parameters: maps the name of each parameter to its tensor.
 
     Raises:
         RuleTextError: an op is unknown, or a name is not bound.
-        GuardError: an op branches on a condition that does not have the same value for all sizes.
+        GuardError: an op branches on a condition that is not the same for all sizes.
         RuntimeError, TypeError, ValueError, IndexError: an op rejects its arguments.
     """
     sizes = example_sizes(text)
     written = graph_of(text)
-    # What is written in place must be the program's own.
+    # A program that writes in place does not share its fake values with other programs.
     writes = any(is_call(node) and facts_of(node).writes for node in written.nodes)
     fakes = _numbers() if not sizes else _symbolic() if writes else _shared(tuple(sizes.items()))
     graph = Graph()
@@ -125,20 +127,20 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
 
 @cache
 def _numbers() -> _Fakes:
-    """What programs with static sizes share: the mode, which caches results itself."""
+    """Returns what programs with static sizes share: the fake mode, which caches results itself."""
     return _Fakes(FakeTensorMode())
 
 
 def _symbolic() -> _Fakes:
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    # The cache would return the result for a true condition also if the condition is assumed false.
+    # The cache would return a result computed under a true condition even where the condition is assumed false.
     mode.cache_enabled = False
     return _Fakes(mode)
 
 
 @lru_cache(maxsize=8)
 def _shared(sizes: tuple[tuple[str, int], ...]) -> _Fakes:
-    """What programs with the same symbolic sizes share: variants of an example consist of the same calls."""
+    """Returns what programs with the same symbolic sizes share. Variants of an example consist of the same calls."""
     del sizes
     return _symbolic()
 
@@ -147,7 +149,7 @@ _LEAVES = ("get_attr", "placeholder")
 
 
 def _fake(spec: TensorSpec, sizes: Mapping[str, int], fakes: _Fakes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a fake and a real tensor."""
+    """Returns a fake tensor and a real tensor for a placeholder."""
     if fakes.mode.shape_env is None:
         tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
         return likeness(fakes.mode, tensor), tensor
@@ -159,7 +161,10 @@ def _fake(spec: TensorSpec, sizes: Mapping[str, int], fakes: _Fakes) -> tuple[to
 def _symbolic_leaf(
     spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode, environment: ShapeEnv, number: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a fake and a real tensor. Equal symbolic sizes become one symbol (DUCK): no two names have one size."""
+    """Returns a fake tensor with symbolic sizes and a real tensor.
+
+    Equal sizes become one symbol (`DimDynamic.DUCK`). This is correct because no two names have the same size.
+    """
     from torch._dynamo.source import ConstantSource  # the import takes a second, which most commands can avoid
 
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
@@ -172,7 +177,7 @@ def _symbolic_leaf(
 
 
 def _call(node: Node, fakes: _Fakes, reals: dict[Node, Any]) -> Any:
-    """Returns the result of an op on fake tensors, or on real ones if all sizes are static, which is faster."""
+    """Returns the fake result of a call. If all sizes are static, runs the op on real tensors, which is faster."""
     mode = fakes.mode
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)

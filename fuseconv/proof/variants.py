@@ -1,7 +1,7 @@
-"""Variants of a program written as text: other dtypes, sizes, ranks, arguments and operands.
+"""Variants of a program written as text: programs with other dtypes, sizes, ranks, arguments and operands.
 
-An example of a rule stands for all programs that the rule matches. Each variant changes one property of the example; if
-the rule still applies, it must still be correct.
+An example of a rule stands for all programs that the rule matches. Each variant changes one property of the example. If
+the rule applies to the variant, it must be correct there too.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
 _FLOATING = ("f64", "f32", "f16", "bf16")
 _OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool", "i32", "u8"), "i32": ("i64",)}
 _WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
-"""Kinds of arguments that a schema stores as integers and for which other values crash."""
+"""The types of arguments that a schema stores as integers and for which other values crash."""
 
 MOST = 1 << 17
 """The maximum number of elements of a tensor when a size is large."""
 
 EQUAL = 4
-"""The value to which all sizes are set, to find rules that distinguish axes by their sizes."""
+"""The value to which all sizes are set, to find rules that tell axes apart by their sizes."""
 
 
 def variants(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields a description of each change and the changed program. Not all of them are valid programs.
+    """Yields a description of each change and the changed program. Some of the changed programs are invalid.
 
-    The sizes of a variant are static: more conditions hold for them than for all sizes, so more is tested.
+    The sizes of a variant are static. More conditions hold for static sizes than for all sizes, so more is tested.
     """
     numbers = _numbered(text)
     yield from chain(
@@ -47,7 +47,7 @@ def variants(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def in_dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields the program with all floating tensors in another dtype."""
+    """Yields the program with all floating-point tensors in another dtype, once for each other dtype."""
     yield from _floating_as(_numbered(text))
 
 
@@ -76,7 +76,7 @@ def _with(text: Text, change: Callable[[TensorSpec], TensorSpec]) -> Text:
 
 
 def _dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Changes the dtype of all floating tensors, and of each tensor alone."""
+    """Changes the dtype of all floating-point tensors together, and of each tensor alone."""
     yield from _floating_as(text, "i64")
     tensors = _tensors(text)
     for name, spec in tensors.items():
@@ -102,7 +102,7 @@ def _changed(text: Text, name: str, new: TensorSpec) -> Text:
 
 
 def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Changes each size wherever it is written, makes all sizes equal, and sets each axis to 1 (broadcast)."""
+    """Changes each size wherever it is written, makes all sizes equal, and sets each axis to 1, which broadcasts."""
     tensors = _tensors(text)
     static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
     for size in static:
@@ -122,7 +122,7 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _resized(text: Text, sizes: Mapping[int, int]) -> Text:
-    """Changes sizes in shapes and in the size arguments of ops."""
+    """Changes sizes in shapes and in the list arguments of ops."""
 
     def in_lists(term: Term, *, inside: bool = False) -> Term:
         if isinstance(term, Items):
@@ -145,7 +145,7 @@ def _mapped(call: Call, change: Callable[[Term], Term]) -> Call:
 
 
 def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
-    """Removes and adds an axis of each tensor and of all inputs."""
+    """Removes or adds a first axis of each tensor alone and of all inputs together."""
     for name, spec in _tensors(text).items():
         if spec.shape:
             yield f"{name} without its first axis", _changed(text, name, replace(spec, shape=spec.shape[1:]))
@@ -178,7 +178,7 @@ def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
-    """Returns other values of an argument: two numbers, the negated bool, or the other approximation."""
+    """Returns other values for an argument: up to two numbers, the negated bool, or the other `approximate`."""
     if ("Tensor" in kind and not isinstance(value, int | float)) or kind.removeprefix("Optional[").startswith(_WORDS):
         return ()
     if isinstance(value, bool):

@@ -1,1 +1,1 @@
-"""Other forms of the linear algebra in a program: all that the equalities of the rules give, and the cheapest."""
+"""Finds other forms of the linear algebra in a program: all forms that the rules prove equal, and the cheapest."""

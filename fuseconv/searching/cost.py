@@ -1,7 +1,8 @@
-"""The estimated time of an op at given sizes: measured tactics where there are some, else the roofline of the device.
+"""Estimates the time of an op at given sizes: from measured tactics where they exist, else from a roofline model.
 
-The estimate only ranks forms; what is chosen is timed. The roofline is the larger of two times, the operations at the
-rate of a large product and the bytes at the rate of a large sum, plus the time of an op on one element.
+The estimate only ranks forms; the final choice is timed. The roofline model takes the larger of two times: the
+operations at the rate of a large matrix product, and the bytes at the rate of a large elementwise addition. It adds the
+time of an op on one element.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from fuseconv.graph.nodes import map_nodes
 from fuseconv.program.captured import Program, dim_symbols
 
 Problems = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""The content of tuning.json: problem to size to tactic to its time."""
+"""The contents of tuning.json: maps a problem to its sizes, each size to its tactics, and each tactic to its time."""
 
 SIZES = {"cpu": (512, 1 << 22), "cuda": (4096, 1 << 26)}
-"""For each device the side of the matrices and the number of elements with which its rates are measured."""
+"""For each device, the side of the square matrices and the number of elements with which its rates are measured."""
 
 _LINEAR = re.compile(r"; linear (?P<dtype>\w+) .*\bn (?P<n>\d+) k (?P<k>\d+)")
 
@@ -38,9 +39,9 @@ class Rates:
     """The speed of a device for one dtype.
 
     Attributes:
-        flops: floating-point operations per microsecond.
-        bytes: bytes read or written per microsecond.
-        call: microseconds of a call that computes one element.
+        flops: the floating-point operations per microsecond.
+        bytes: the bytes read or written per microsecond.
+        call: the time in microseconds of a call that computes one element.
     """
 
     flops: float
@@ -49,7 +50,7 @@ class Rates:
 
 
 def measure_rates(device: str, dtype: torch.dtype) -> Rates:
-    """Measures the rates of a device, in less than a second."""
+    """Measures the rates of a device. Takes less than a second."""
     side, count = SIZES[device]
     matrix = torch.ones(side, side, device=device, dtype=dtype)
     large, one = torch.ones(count, device=device, dtype=dtype), torch.ones(1, device=device, dtype=dtype)
@@ -72,7 +73,13 @@ def _microseconds(call: Callable[[], object], device: str) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """What an op does at given sizes. A view does nothing."""
+    """The work of an op at given sizes. The work of a view is 0.
+
+    Attributes:
+        flops: the number of floating-point operations.
+        bytes: the number of bytes read and written.
+        calls: 1, or 0 for a view.
+    """
 
     flops: int
     bytes: int
@@ -81,13 +88,13 @@ class Work:
 
 @dataclass
 class Cost:
-    """The cost of the ops of a program at some sizes.
+    """The costs of the ops of a program at several sizes.
 
     Attributes:
         program: the program.
-        rungs: the sizes: dim to size.
+        rungs: the sizes. Each rung maps dims to sizes.
         rates: the rates of the device.
-        problems: the tactics that were measured.
+        problems: the measured times of tactics.
     """
 
     program: Program
@@ -97,7 +104,7 @@ class Cost:
     _done: dict[Any, tuple[Work, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Translates the sizes to those of the symbols in the graph."""
+        """Translates the sizes of dims to values of the symbols in the graph."""
         dims, symbols = self.program.contract.dims(), dim_symbols(self.program)
         self._values = [
             {symbols[name]: size // dims[name].step for name, size in rung.items() if name in symbols}
@@ -105,7 +112,7 @@ class Cost:
         ]
 
     def work(self, node: Node) -> tuple[Work, ...]:
-        """Returns the work of a call at each of the sizes."""
+        """Returns the work of a call at each rung."""
         fakes = map_nodes([list(node.args), list(node.kwargs.values())], lambda operand: operand.meta["val"])
         key = (node.target, key_of(fakes), tuple(node.kwargs))
         if key not in self._done:
@@ -114,7 +121,7 @@ class Cost:
         return self._done[key]
 
     def times(self, node: Node) -> tuple[float, ...]:
-        """Returns the estimated microseconds of a call at each of the sizes."""
+        """Returns the estimated time of a call at each rung, in microseconds."""
         known = [self._measured(node, values) for values in self._values]
         return tuple(
             self._roofline(work) if found is None else found for work, found in zip(self.work(node), known, strict=True)
@@ -124,7 +131,10 @@ class Cost:
         return max(work.flops / self.rates.flops, work.bytes / self.rates.bytes) + work.calls * self.rates.call
 
     def _measured(self, node: Node, values: Mapping[Any, int]) -> float | None:
-        """Returns the time of the fastest tactic of a linear layer, between two numbers of rows if need be."""
+        """Returns the measured time of the fastest tactic for a linear layer, or None if no measurements apply.
+
+        If the number of rows was not measured, the time is interpolated between the nearest measured numbers.
+        """
         if node.target is not torch.ops.aten.linear.default or not self.problems:
             return None
         x, w = (_at(operand.meta["val"], values) for operand in node.all_input_nodes[:2])
@@ -146,13 +156,13 @@ class Cost:
 
 
 def bytes_of(node: Node) -> int:
-    """Returns the size in bytes of a value without symbolic sizes, such as a weight."""
+    """Returns the size in bytes of a value with static sizes, such as a weight."""
     value: torch.Tensor = node.meta["val"]
     return value.numel() * value.dtype.itemsize
 
 
 def _at(value: Any, values: Mapping[Any, int]) -> Any:
-    """Returns fake values at given sizes, as tensors without memory."""
+    """Returns fake values at given sizes, as tensors on the meta device, which have no memory."""
 
     def size(one: int | torch.SymInt) -> int:
         return int(one.node.expr.xreplace(values)) if isinstance(one, torch.SymInt) else one

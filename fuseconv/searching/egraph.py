@@ -1,6 +1,7 @@
-"""An e-graph of egglog: terms, which of them are equal, and the places where patterns match modulo these equalities.
+"""An e-graph of egglog: it stores terms and which terms are equal, and finds the matches of patterns among them.
 
-Terms are numbered by the caller. Everything is written in egglog's language, which needs one Python call per batch.
+The caller numbers the terms. Commands are collected as text in egglog's language, so that a batch of commands needs
+only one call of egglog.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _START = "(sort T) (constructor term (i64) T) (ruleset match) (ruleset order)"
 
 
 def load_egglog() -> Any:
-    """Returns the class of e-graphs.
+    """Returns egglog's e-graph class.
 
     Raises:
         UnsupportedError: egglog is not installed.
@@ -28,7 +29,7 @@ def load_egglog() -> Any:
 
 
 class EGraph:
-    """An e-graph whose terms are calls on other terms, or leaves."""
+    """An e-graph. Each term is a leaf or a call on other terms."""
 
     def __init__(self) -> None:
         self._native = load_egglog()()
@@ -36,12 +37,13 @@ class EGraph:
         self._pending: list[str] = [_START]
 
     def declare(self, name: str, arity: int, swapped: Sequence[str] | None = None) -> str:
-        """Returns the head of calls with this number of operands.
+        """Declares the calls of an op with this number of operands, and returns their name in egglog's language.
 
         Args:
             name: the name of the op.
             arity: the number of operands.
-            swapped: the operands after the first two, in egglog's language, with which these two may be swapped.
+            swapped: for a commutative op, the operands after the first two, in egglog's language. Calls with these
+                operands are equal if their first two operands are swapped. None for other ops.
         """
         head = f"{name}/{arity}"
         if head not in self._declared:
@@ -53,28 +55,34 @@ class EGraph:
         return head
 
     def leaf(self, number: int) -> None:
-        """Adds a leaf."""
+        """Adds a term that is a leaf."""
         self._pending.append(word(number))
 
     def call(self, number: int, head: str, operands: Sequence[int]) -> None:
-        """Adds a call on terms."""
+        """Adds a term that is a call on other terms."""
         self._pending.append(f"(union {word(number)} ({' '.join([head, *map(word, operands)])}))")
 
     def equate(self, one: int, other: int) -> None:
-        """Makes two terms equal."""
+        """Records that two terms are equal."""
         self._pending.append(f"(union {word(one)} {word(other)})")
 
     def pattern(self, name: str, facts: Sequence[str], variables: Sequence[str]) -> None:
-        """Adds a pattern: facts in egglog's language, and the variables whose values a match has."""
+        """Adds a pattern.
+
+        Args:
+            name: the name of the pattern.
+            facts: the conditions of a match, in egglog's language.
+            variables: the variables whose terms each match reports.
+        """
         self._pending.append(f"(relation {name} ({' T' * len(variables)}))")
         self._pending.append(f"(rule ({' '.join(facts)}) (({name} {' '.join(variables)})) :ruleset match)")
 
     def run(self, names: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, ...]]]]:
-        """Matches the patterns once.
+        """Executes the pending commands and matches the patterns once.
 
         Returns:
-            For each term the least equal one; and the matches of each pattern, with the least equal term for each
-            variable.
+            For each term, the lowest term that is equal to it. And for each pattern in `names`, its matches: each match
+            gives, for each variable, the lowest equal term.
         """
         self._pending.append("(run order 1) (run match 1)")
         text, self._pending = "\n".join(self._pending), []
@@ -89,5 +97,5 @@ class EGraph:
 
 
 def word(number: int) -> str:
-    """Returns a term in egglog's language."""
+    """Returns the text of a numbered term in egglog's language."""
     return f"(term {number})"

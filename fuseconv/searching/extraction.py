@@ -1,7 +1,8 @@
-"""The cheapest forms in an e-graph, as lines that may replace the region.
+"""Extracts the cheapest forms from an e-graph, as lines that may replace the region.
 
-A value that two ops use is computed once, which makes the exact choice hard. So the cheapest tree is found for each
-size, and its neighbors, in which one value is computed by another op; their costs are compared as graphs.
+A value that two ops use is computed only once, which makes an exact choice hard. So the cheapest tree is found for each
+size. Its neighbors are forms in which another op computes one of the values. The costs of the tree and its neighbors
+are compared as graphs, in which a shared value counts once.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from fuseconv.searching.cost import Cost, bytes_of
 from fuseconv.searching.saturation import Saturated
 
 GAIN = 2.0
-"""A form is worth timing if at some size its estimated time is at most this multiple of that of the region as it is:
-the estimate may be wrong by as much."""
+"""A form is worth timing if, at some size, its estimated time is at most this multiple of the estimated time of the
+region as it is. The estimate may be wrong by this factor."""
 
 TRIED = 400
-"""The largest number of forms whose costs are compared."""
+"""The maximum number of neighbors whose costs are compared."""
 
 
 Flops = tuple[tuple[object, ...], ...]
@@ -36,11 +37,12 @@ class Candidate:
     """A form of a region.
 
     Attributes:
-        lines: the lines that replace it.
-        times: the estimated microseconds at each size.
-        bytes: the bytes of the constants that it reads.
-        flops: what its products and similar ops are, and their numbers of operations at each size. Of forms with the
-            same products the cheapest is kept: they differ in ops that the estimate ranks well.
+        lines: the lines that replace the region.
+        times: the estimated time at each size, in microseconds.
+        bytes: the size in bytes of the constants that the form reads.
+        flops: the kinds of the ops that count floating-point operations, such as products, with their numbers of
+            operations at each size. Of forms with equal `flops` only the cheapest is kept, because the estimate ranks
+            their remaining differences well.
     """
 
     lines: tuple[str, ...]
@@ -53,7 +55,7 @@ class Candidate:
 
 
 Picks = Mapping[Node, Node]
-"""The first node of a class to the one that computes it."""
+"""Maps the first node of each class to the node that computes the value of the class."""
 
 
 class Extraction:
@@ -71,18 +73,19 @@ class Extraction:
 
     @cached_property
     def given(self) -> Candidate:
-        """The region as it is."""
+        """The form that the model uses: the region as it is."""
         own = {self._first(node): node for node in self._region.nodes}
         found = self._candidate({**self._cheapest(0), **own})
         assert found is not None
         return found
 
     def candidates(self, count: int, gain: float = GAIN) -> list[Candidate]:
-        """Returns the forms that may be faster: the best over all sizes, the best at each, and then the next best.
+        """Returns the forms that may be faster: the best over all sizes, the best at each size, then the next best.
 
         Args:
-            count: the largest number of forms.
-            gain: at most this multiple of the estimated time of the region as it is, at some size.
+            count: the maximum number of forms.
+            gain: a form is returned only if, at some size, its estimated time is at most this multiple of the estimated
+                time of the region as it is.
         """
 
         def rank(form: Candidate) -> tuple[object, ...]:
@@ -99,7 +102,7 @@ class Extraction:
         return list(dict.fromkeys([*useful[:1], *best, *useful]))[:count]
 
     def _is_given(self, form: Candidate) -> bool:
-        """Returns whether a form is the region as it is, or differs only in the order of operands and ops."""
+        """Returns whether a form equals the region as it is, apart from the order of operands and ops."""
         pairs = zip(form.times, self.given.times, strict=True)
         return form.flops == self.given.flops and all(math.isclose(one, own) for one, own in pairs)
 
@@ -107,7 +110,7 @@ class Extraction:
         return [one / max(own, 1e-9) for one, own in zip(form.times, self.given.times, strict=True)]
 
     def _picks(self) -> Iterator[Picks]:
-        """Yields choices: the cheapest at each size and over all, and those that differ in one value."""
+        """Yields the choices of nodes to compare: the cheapest over all sizes and at each size, and their neighbors."""
         sizes = range(len(self.given.times))
         weights = [
             [1 / max(own, 1e-9) for own in self.given.times],
@@ -124,7 +127,7 @@ class Extraction:
                         yield {**best, first: other}
 
     def _cheapest(self, weight: Sequence[float] | int) -> dict[Node, Node]:
-        """Returns the op of each class with which its tree costs least."""
+        """Returns, for each class, the node whose tree costs least."""
         weights = weight if isinstance(weight, Sequence) else [1.0] * len(self._cost.rungs)
         least, picks = dict[Node, float](), dict[Node, Node]()
         changed = True
@@ -152,7 +155,7 @@ class Extraction:
         return self._times[node]
 
     def _used(self, picks: Picks) -> list[Node]:
-        """Returns the classes that are needed for the results."""
+        """Returns the classes that a choice needs to compute the results."""
         used, queue = dict[Node, None](), [self._first(node) for node in self._region.results]
         while queue:
             first = queue.pop()
@@ -163,7 +166,7 @@ class Extraction:
         return list(used)
 
     def _ordered(self, picks: Picks) -> list[Node] | None:
-        """Returns the ops in execution order. None if one depends on itself."""
+        """Returns the nodes of a choice in execution order. Returns None if a node depends on itself."""
         done, order, open_ = set[Node](), list[Node](), set[Node]()
         stack = [(self._first(node), False) for node in reversed(self._region.results)]
         while stack:
@@ -182,7 +185,7 @@ class Extraction:
         return order
 
     def _candidate(self, picks: Picks) -> Candidate | None:
-        """Returns the form that a choice gives. None if it depends on itself, or has an argument without a literal."""
+        """Returns the form for a choice. Returns None if the choice is cyclic or cannot be written as lines."""
         order = self._ordered(picks)
         if order is None:
             return None
@@ -202,7 +205,7 @@ class Extraction:
         )
 
     def _lines(self, order: Sequence[Node]) -> tuple[str, ...] | None:
-        """Returns the lines of a form: constants that are computed at conversion, ops, and what the results are."""
+        """Returns the lines of a form: constants computed at conversion, ops, and lines that name the results."""
         names, lines = dict[Node, str](), list[str]()
         results = {self._first(node): self._region.names[node] for node in reversed(self._region.results)}
         for node in order:
@@ -225,7 +228,7 @@ class Extraction:
         return tuple(lines)
 
     def _constant(self, node: Node, names: dict[Node, str], lines: list[str]) -> bool:
-        """Adds the lines that compute a leaf, unless it is an operand. Returns whether there are such lines."""
+        """Adds the lines that compute a leaf, unless it is an operand. Returns whether the leaf can be written."""
         if node in names:
             return True
         if node in self._leaves:
@@ -251,5 +254,5 @@ def _calls(form: Candidate) -> int:
 
 
 def _kind(node: Node) -> str:
-    """Returns which kernels compute an op: the same ones for a linear and another product."""
+    """Returns the kind of kernels that compute an op. Linears and matrix products are computed by the same kernels."""
     return "product" if str(node.target) in _PRODUCTS else str(node.target)

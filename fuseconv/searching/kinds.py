@@ -1,4 +1,4 @@
-"""The kinds of regions in a program and the forms of each that are worth timing."""
+"""Finds the kinds of regions in a program and, for each kind, the forms that are worth timing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fuseconv.searching.extraction import GAIN, Candidate, Extraction
 from fuseconv.searching.saturation import NODES, SECONDS, saturate
 
 FORMS = 4
-"""The largest number of forms of a kind that are timed, beside the region as it is."""
+"""The maximum number of forms of a kind that are timed, besides the region as it is."""
 
 KINDS = 8
-"""The largest number of kinds that are searched: those that take longest."""
+"""The maximum number of kinds that are searched. The kinds that take the most time are searched."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Kind:
     """Regions with the same text, such as equal layers.
 
     Attributes:
-        text: the text.
-        count: the number of these regions.
-        given: the region as it is.
-        candidates: its forms, the most promising first.
-        limit: which limit of the search was reached, in words. Empty if every form was found.
+        text: the text of the regions.
+        count: the number of regions of this kind.
+        given: the form that the model uses.
+        candidates: the other forms, the most promising first.
+        limit: a text that names the limit that the search reached. Empty if every form was found.
     """
 
     text: str
@@ -56,17 +56,18 @@ def kinds(
     seconds: float = SECONDS,
     gain: float = GAIN,
 ) -> list[Kind]:
-    """Returns the kinds of regions that have other forms, those first that take longest.
+    """Returns the kinds of regions that have other forms or reached a limit. Kinds that take the most time come first.
 
     Args:
         program: the captured program.
-        plan: its plan, of which the canonical steps are executed first.
-        rules: the rules, of which those of the stage `search` for this device are used.
+        plan: the plan of the program. Its canonical steps are executed before the search.
+        rules: the rules. Only the rules of the stage `search` for the program's device are used, except those that need
+            `--allow`.
         rungs: the sizes at which costs are estimated.
-        problems: the tactics that were measured.
-        rates: measures the rates of a device for a dtype.
-        nodes: the limit of the ops of all forms of a region.
-        seconds: the limit of the time for a region.
+        problems: the measured times of tactics.
+        rates: a function that measures the rates of a device for a dtype.
+        nodes: the maximum number of ops of all forms of a region.
+        seconds: the maximum time for a region in seconds.
         gain: as in `Extraction.candidates`.
     """
     workspace, device = Workspace(program.exported), program.contract.device

@@ -1,8 +1,8 @@
-"""Every form of a region that the rules of the stage `search` give, held in an e-graph.
+"""Finds every form of a region that the rules of the stage `search` produce. An e-graph holds the forms.
 
-egglog finds where a pattern matches modulo the equalities that are known, and merges what is equal. Whether a rule may
-be applied there is decided as for every other rule: by its conditions, and by its replacement on fake tensors for all
-sizes.
+An e-graph is a compact set of expressions that also stores which of them are equal. The library egglog finds where a
+pattern matches, given the equalities known so far, and merges equal expressions. The conditions of a rule, and its
+replacement on fake tensors for all sizes, decide whether the rule may be applied, as for every other rule.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fuseconv.rulebook.rule_text import Items, Literal, Name
 from fuseconv.searching.egraph import EGraph, word
 
 NODES = 1500
-"""The largest number of ops of all forms together."""
+"""The maximum number of ops of all forms together."""
 
 SECONDS = 20.0
-"""The longest time for one region."""
+"""The maximum time for one region in seconds."""
 
 ROUNDS = 16
-"""The largest number of rounds. In each, every rule is applied wherever it matches."""
+"""The maximum number of rounds. In each round, every rule is applied wherever it matches."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class Saturated:
     """The forms of a region.
 
     Attributes:
-        workspace: a graph with all ops of all forms.
+        workspace: a graph that contains all ops of all forms.
         region: the region.
-        classes: op or operand to the ones that compute the same, the first in `classes` order, itself included.
-        limit: which limit was reached, in words. Empty if every form was found.
+        classes: maps each op or operand to all nodes that compute the same value, itself included. The nodes of one
+            class map to the same tuple, so its first node identifies the class.
+        limit: a text that names the limit that was reached. Empty if every form was found.
     """
 
     workspace: Workspace
@@ -62,14 +63,14 @@ def saturate(
     nodes: int = NODES,
     seconds: float = SECONDS,
 ) -> Saturated:
-    """Returns the forms of a region.
+    """Adds the ops of all forms of a region to the graph and returns the forms.
 
     Args:
-        workspace: the graph, to which the ops of the forms are added without users.
+        workspace: the graph. The added ops have no users outside the forms.
         region: a region of the graph.
         rules: the rules of the stage `search`.
-        nodes: the limit of the number of ops.
-        seconds: the limit of the time.
+        nodes: the maximum number of ops.
+        seconds: the maximum time in seconds.
     """
     growth = _Growth(workspace, rules)
     for node in region.operands:
@@ -95,7 +96,7 @@ def saturate(
 
 
 class _Growth:
-    """The e-graph, and the value of each of its terms: a node, a literal, or a list."""
+    """The growing e-graph, and the value of each term: a node, a literal, or a list. Each term has a number."""
 
     def __init__(self, workspace: Workspace, rules: Sequence[Rule]) -> None:
         self.workspace, self.ops = workspace, dict[Any, Node]()
@@ -110,11 +111,11 @@ class _Growth:
                 self._add(f"match{len(self._patterns)}", pattern)
 
     def state(self) -> tuple[int, int]:
-        """Returns numbers that change if a form is added, or found to be equal to another."""
+        """Returns the numbers of ops and of equalities, which change if a form is added or an equality is found."""
         return len(self.ops), len(self._equal)
 
     def number(self, value: Any) -> int:
-        """Returns the number of the term of a value, which is added if it is new."""
+        """Returns the number of a value's term. Adds the term if it is new."""
         key = value if isinstance(value, Node) else _key(value)
         if isinstance(value, list | tuple):
             operands = [self.number(item) for item in value]
@@ -129,7 +130,7 @@ class _Growth:
         return self._numbers[key]
 
     def leaf(self, value: Any) -> None:
-        """Adds a value of which nothing else is known."""
+        """Adds a value as a leaf, whose computation is unknown."""
         self._numbers[value if isinstance(value, Node) else _key(value)] = number = self._new(value)
         self._graph.leaf(number)
 
@@ -151,7 +152,7 @@ class _Growth:
         return self._call(str(op), operands, node, key)
 
     def _head(self, op: torch._ops.OpOverload) -> str:
-        """Returns the head of the calls of an op. If it is commutative, and alpha is 1, its operands may be swapped."""
+        """Declares an op and returns its name in egglog. A commutative op may swap its operands if alpha is 1."""
         rest = op._schema.arguments[2:]
         words = [word(self.number(1)) if one.name == "alpha" else f"x{at}" for at, one in enumerate(rest)]
         return self._graph.declare(str(op), len(op._schema.arguments), words if facts(op).commutative else None)
@@ -172,7 +173,7 @@ class _Growth:
         yield f"(= {result} ({' '.join([self._head(line.op), *operands])}))"
 
     def _word(self, pattern: Pattern, term: Any, place: str) -> str:
-        """Returns a term of a pattern in egglog's language."""
+        """Returns a term of a pattern as text in egglog's language."""
         match term:
             case Name(id="_"):
                 return f"any_{place}"
@@ -192,7 +193,7 @@ class _Growth:
         raise AssertionError(term)
 
     def round(self) -> Iterator[Any]:
-        """Matches every pattern once. Yields a function that applies a rule for each new match."""
+        """Matches every pattern once. Yields, for each new match, a function that applies the rule there."""
         self._least, found = self._graph.run(list(self._patterns))
         best = self._best()
         for name, rows in found.items():
@@ -204,7 +205,7 @@ class _Growth:
                     yield lambda pattern=pattern, values=values: self._apply(pattern, values)
 
     def _best(self) -> dict[int, int]:
-        """Returns for the least term of each class the one that stands for it: a constant if there is one."""
+        """Returns the representative of each class, by the class's lowest term: a constant if the class has one."""
         best: dict[int, int] = {}
         for number, least in enumerate(self._least):
             best.setdefault(least, number)
@@ -215,7 +216,7 @@ class _Growth:
         return best
 
     def _apply(self, pattern: Pattern, values: dict[str, Any]) -> None:
-        """Applies a rule to a match, if its conditions hold and the replacement has the same types for all sizes."""
+        """Applies a rule to a match if the conditions hold and the replacement has the same types for all sizes."""
         rule = pattern.rule
         captures = {name: value for name, value in values.items() if name not in pattern.places}
         try:
@@ -239,7 +240,7 @@ class _Growth:
                 self._graph.equate(one, other)
 
     def _made(self, instruction: Instruction, made: Mapping[str, Node]) -> Node:
-        """Returns the node of an op of a replacement: one that is there already, or a new one."""
+        """Returns the node for an op of a replacement. Reuses an existing node with the same operands."""
         args, kwargs = _with((list(instruction.args), dict(instruction.kwargs)), made)
         schema = instruction.op._schema.arguments
         given = {**dict(zip([one.name for one in schema], args, strict=False)), **kwargs}
@@ -261,7 +262,7 @@ class _Growth:
         return node
 
     def classes(self) -> dict[Node, tuple[Node, ...]]:
-        """Returns the nodes that compute the same as each node."""
+        """Maps each node to all nodes that compute the same value."""
         self._least, _ = self._graph.run([])
         members: dict[int, list[Node]] = {}
         for least, value in zip(self._least, self._values, strict=True):
@@ -271,7 +272,7 @@ class _Growth:
 
 
 def _key(value: Any) -> Any:
-    """Returns a key of a literal: 2 and 2.0 are the same, True is not."""
+    """Returns a key that identifies a literal. 2 and 2.0 have the same key; 1 and True have different keys."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number", float(value)
     return type(value).__name__, str(value)
