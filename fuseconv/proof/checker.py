@@ -45,7 +45,7 @@ def main() -> None:
             answer = _answer(*job)
         except FuseconvError as error:
             answer = _told(error)
-        except Exception as error:  # noqa: BLE001 - told to the parent, which cannot see it
+        except Exception as error:  # noqa: BLE001 - reported to the parent, which cannot catch it
             answer = _told(bug(error))
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

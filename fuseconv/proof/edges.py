@@ -28,8 +28,8 @@ BEYOND_A_BYTE, LONGEST = 300, 2048
 """A size that does not fit in 8 bits, and the maximum size that is tested."""
 
 COMBINED = 6
-"""The maximum number of literals whose quotients, products, sums and differences are tested. With the literals 5 and 16,
-for example, 5 / 16 is tested, where `x * 16` is 5."""
+"""The maximum number of literals whose quotients, products, sums and differences are tested. With the literals 5 and
+16, for example, 5 / 16 is tested, where `x * 16` is 5."""
 
 _FLOATS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5)
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -8, 100)

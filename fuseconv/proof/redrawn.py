@@ -47,7 +47,7 @@ def compare_redrawn(
     overflowing: bool = False,
     fp64_only: bool = False,
 ) -> str:
-    """Describes how the distribution of `after` differs from that of `before`. Empty if it does not.
+    """Runs two graphs and describes how the distributions of their results differ. Empty if they agree.
 
     Args:
         before: the graph of the matched ops. It contains one active dropout and has one result. Each element of the

@@ -26,7 +26,7 @@ def runs(told: Tensor, p: float) -> int:
     """Returns the number of seeds for which a mask is generated.
 
     Args:
-        told: the elements for which it is known whether they are dropped.
+        told: a mask that is true for the elements of which one can tell whether they are dropped.
         p: the dropout probability.
     """
     wanted = ENOUGH / min(p, 1 - p) / max(int(told.sum()), 1)
@@ -38,7 +38,7 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
 
     Args:
         dropped: one mask per seed.
-        told: the elements for which the mask is known.
+        told: as in `runs`.
         p: the dropout probability.
     """
     told = told.expand(dropped.shape)
