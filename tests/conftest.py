@@ -78,6 +78,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what was imported and collected, a million objects that live to the end."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Spares the garbage collector what is left: pytest calls it five times at the end, for errors in finalizers."""
+    gc.collect()
+    gc.collect()
+    gc.freeze()
+
+
 def is_off_the_diagonal(item: pytest.Item) -> bool:
     """Returns whether a test is one of those that the default run leaves out: see the marker `diagonal`.
 

@@ -8,6 +8,7 @@ CHROMIUM names the program; by default it is searched on the PATH. Without `-m b
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from support import ROOT
 
 from fuseconv import cli
 from fuseconv.matching.steps import Miss
@@ -182,23 +185,60 @@ def test_text_of_a_bundle_is_not_run(converted: Path, tmp_path: Path, open_repor
     assert page.title().endswith("fuseconv report")
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a BERT encoder of 24 layers."""
-    folder = tmp_path_factory.mktemp("encoder")
+def save_encoder(folder: Path) -> list[str]:
+    """A BERT encoder of 24 layers."""
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=2, intermediate_size=64, vocab_size=99
     )
-    transformers.BertModel(config).eval().save_pretrained(folder / "bert")
-    bundle = str(folder / "bert.fuseconv")
-    assert cli.main(["convert", str(folder / "bert"), "--target", "export", "-q", "-o", bundle]) == 0
-    assert cli.main(["report", bundle, "-o", str(folder / "report.html")]) == 0
-    return folder / "report.html"
+    transformers.BertModel(config).eval().save_pretrained(folder / "model")
+    return ["convert", str(folder / "model"), "--target", "export"]
 
 
-def test_24_layers_are_usable_within_two_seconds(encoder: Path, open_report: Open) -> None:
-    assert encoder.stat().st_size < 5_000_000
-    page = open_report(encoder)
+def save_resnet(folder: Path) -> list[str]:
+    """ResNet-50 with random weights."""
+    model = transformers.ResNetModel(transformers.ResNetConfig()).eval()
+    torch.export.save(torch.export.export(model, (torch.randn(1, 3, 64, 64),)), folder / "model.pt2")
+    return ["convert", str(folder / "model.pt2"), "--target", "export"]
+
+
+MODELS: dict[str, Callable[[Path], list[str]]] = {
+    "demo": lambda _: ["demo"],
+    "resnet-50": save_resnet,
+    "encoder": save_encoder,
+}
+"""The arguments of the command that makes a bundle of a model, which is saved in a folder first."""
+
+
+@pytest.fixture(scope="module")
+def reports() -> Callable[[str], Path]:
+    """Makes the report of a model of MODELS once, in build/reports, where it is kept."""
+
+    @functools.cache
+    def make(name: str) -> Path:
+        folder = ROOT / "build" / "reports" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        bundle, output = str(folder / "model.fuseconv"), folder / "report.html"
+        assert cli.main([*MODELS[name](folder), "-o", bundle]) == 0
+        assert cli.main(["report", bundle, "-o", str(output)]) == 0
+        return output
+
+    return make
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_reports_of_real_models(name: str, reports: Callable[[str], Path], open_report: Open) -> None:
+    report = reports(name)
+    assert report.stat().st_size < 5_000_000
+    page = open_report(report)
+    assert page.locator("#matches tbody tr").count() > 0
+    assert page.locator("#parity tbody tr").count() > 0
+    assert violations(page) == []
+    page.screenshot(path=report.with_name("report.png"), full_page=True)
+
+
+def test_24_layers_are_usable_within_two_seconds(reports: Callable[[str], Path], open_report: Open) -> None:
+    page = open_report(reports("encoder"))
     assert page.evaluate("performance.now()") < 2000
     few = page.locator(".box.op").count()
     page.get_by_role("button", name="Open all").click()

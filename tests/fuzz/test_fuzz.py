@@ -23,7 +23,7 @@ INPUTS = {spec.name: spec for spec in parse_inputs(["x0=f32[n:1..6,4]"])}
 BUDGETS = {
     "models": ["--counts", "4", "--options", '{"targets": ["export", "torchscript"], "shrink": 5}'],
     "rules": ["--counts", "5"],
-    "files": ["--counts", "80"],
+    "files": ["--counts", "50"],
 }
 
 

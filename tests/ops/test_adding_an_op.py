@@ -13,6 +13,18 @@ from support import ROOT
 PAGE = (ROOT / "docs" / "adding-an-op.md").read_text()
 BLOCKS = dict(re.findall(r'```\w+ title="(.+?)"\n(.+?)```', PAGE, flags=re.DOTALL))
 
+COMPILER = """#!{python} -IS
+import os, shutil, sys
+arguments = sys.argv[1:]
+name = arguments[arguments.index("-o") + 1]
+for built in {built!r}:
+    if "/fuseconv_cpu.dir/" not in name and os.path.exists(os.path.join(built, name)):
+        shutil.copy(os.path.join(built, name), name)
+        sys.exit()
+os.execvp(arguments[0], arguments)
+"""
+"""Takes what the build has compiled already, but the objects of fuseconv_cpu: they contain the list of ops."""
+
 CALL = """
 import sys
 import torch
@@ -55,9 +67,14 @@ def test_they_make_an_op(tmp_path: Path) -> None:
             path.write_text("".join(lines))
         else:
             path.write_text(text)
+    compiler = tmp_path / "compiler"
+    built = [str(path.parents[1]) for path in ROOT.glob("build/*/CMakeFiles/fuseconv_core.dir")]
+    compiler.write_text(COMPILER.format(python=sys.executable, built=built))
+    compiler.chmod(0o755)
     # Not optimized: the question is whether it builds and what it computes.
-    fast = ["-DCMAKE_CXX_FLAGS_RELEASE=", "-DCMAKE_UNITY_BUILD=ON"]
-    options = ["-DFUSECONV_CUDA=OFF", "-DFUSECONV_ALL_ISAS=OFF", *fast, f"-DPython_EXECUTABLE={sys.executable}"]
+    fast = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={compiler}", "-DCMAKE_CXX_FLAGS_RELEASE="]
+    fast += ["-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
+    options = ["-DFUSECONV_CUDA=OFF", *fast, f"-DPython_EXECUTABLE={sys.executable}"]
     for command in (
         ["cmake", "-S", f"{tmp_path}", "-B", f"{tmp_path}/build", "-G", "Ninja", *options],
         ["cmake", "--build", f"{tmp_path}/build", "--target", "fuseconv_cpu"],

@@ -15,7 +15,9 @@ import pytest
 import torch
 from ml_dtypes import bfloat16 as BFLOAT16
 from onnx.reference import ReferenceEvaluator
+from safetensors.torch import load_file, save_file
 from support import small_bundle
+from support.shared import made_once
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -139,12 +141,17 @@ def write(module: torch.nn.Module, inputs: Sequence[str], folder: Path) -> Calla
     return target.load(folder / path, "cpu")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
-    """What ONNX Runtime computes, by row."""
-    inputs = [tensor for row in ROWS.values() for tensor in row.inputs]
-    specs = [spec(f"input_{index}", tensor) for index, tensor in enumerate(inputs)]
-    return dict(zip(ROWS, write(SideBySide(), specs, tmp_path_factory.mktemp("rows"))(*inputs), strict=True))
+    """What ONNX Runtime computes, by row. Of several workers the first exports the model, which takes seconds."""
+
+    def compute(output: Path) -> None:
+        inputs = [tensor for row in ROWS.values() for tensor in row.inputs]
+        specs = [spec(f"input_{index}", tensor) for index, tensor in enumerate(inputs)]
+        computed = write(SideBySide(), specs, tmp_path_factory.mktemp("rows"))(*inputs)
+        save_file({name: tensor.contiguous() for name, tensor in zip(ROWS, computed, strict=True)}, output)
+
+    return load_file(made_once(tmp_path_factory, "attention_rows.safetensors", compute))
 
 
 @pytest.mark.parametrize("name", ROWS)
