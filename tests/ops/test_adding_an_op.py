@@ -68,8 +68,8 @@ def test_they_make_an_op(tmp_path: Path) -> None:
         else:
             path.write_text(text)
     compiler = tmp_path / "compiler"
-    built = [str(path.parents[1]) for path in ROOT.glob("build/*/CMakeFiles/fuseconv_core.dir")]
-    compiler.write_text(COMPILER.format(python=sys.executable, built=built))
+    objects = [str(path.parents[1]) for path in ROOT.glob("build/*/CMakeFiles/fuseconv_core.dir")]
+    compiler.write_text(COMPILER.format(python=sys.executable, built=objects))
     compiler.chmod(0o755)
     # Not optimized: the question is whether it builds and what it computes.
     fast = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={compiler}", "-DCMAKE_CXX_FLAGS_RELEASE="]
