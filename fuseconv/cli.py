@@ -30,15 +30,15 @@ WIDTH = 1000
 EXIT_STATUSES = """\b
 Exit status:
   0  done
-  1  parity, a rule check, the lock, --not-slower-than or a model of a list failed
-  2  an option, a rule file or a call is invalid
-  3  refused: the input is damaged, or would run code that is not trusted
+  1  a check failed: parity, a rule, the lock, --not-slower-than, or a model of convert-many
+  2  an option, a rule file, a plan or a call is invalid
+  3  refused: the input is damaged, or it would run code without --trust
   4  the model or this machine is not supported
   5  an exporter, a compiler, a runtime or the device failed
-  6  a file could not be read or written
+  6  reading or writing a file failed
   7  a bug in fuseconv
   130  interrupted
-  141  done, but the reader of the output closed the pipe"""
+  141  done, but the program that reads the output closed the pipe"""
 
 
 class LazyGroup(click.Group):
@@ -82,21 +82,21 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "convert": "Fuse a model, export it for every target, and prove parity.",
-    "convert-many": "Convert a list of models, and keep what is finished.",
+    "convert-many": "Convert a list of models, and skip the bundles that are finished.",
     "verify": "Prove a bundle's parity again on this machine.",
-    "blame": "Find which rule, op, weight, target or layer makes a result differ.",
-    "explain": "Show per rule what matched, what nearly matched, and why not.",
-    "match": "Write the plan of a conversion for review or editing.",
-    "inspect": "Show what is in a model file or a bundle.",
-    "report": "Show what is in a bundle, or in two side by side, as an HTML file.",
+    "blame": "Find which rule, op, weight, target or layer makes a result differ from the original.",
+    "explain": "Show for each rule where it matched, where it nearly matched, and why not.",
+    "match": "Write the plan of a conversion, for review or editing.",
+    "inspect": "Show the contents of a model file or a bundle.",
+    "report": "Write an HTML report on one bundle, or on two bundles side by side.",
     "run": "Run a bundle on inputs from a file.",
     "serve": "Serve bundles over HTTP (KServe v2), with batching.",
     "triton": "Write a bundle as a model for Triton Inference Server.",
-    "swap": "Give a bundle new weights, and prove parity again.",
-    "materialize": "Write a target of a bundle as a file that contains its weights.",
+    "swap": "Replace a bundle's weights, and prove parity again.",
+    "materialize": "Write one target of a bundle as a single file that contains the weights.",
     "sign": "Sign every file of a bundle with a private key.",
     "bench": "Benchmark a bundle's targets on this machine.",
-    "tune": "Measure which kernels are fastest for a bundle on this GPU.",
+    "tune": "Measure which kernels are the fastest for a bundle on this GPU.",
     "rules": "List, show, check, draft and test rule files.",
     "doctor": "Show what this machine supports, or whether a bundle loads here.",
     "demo": "Convert a real pretrained sentence-embedding model.",
@@ -107,7 +107,7 @@ COMMANDS = {
     cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_STATUSES
 )
 @click.version_option(__version__, prog_name="fuseconv")
-@click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of PyTorch and the other tools.")
+@click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of PyTorch and other tools.")
 def cli(debug: bool) -> None:
     """Turn a PyTorch model into a fused, deployable bundle, and prove that it computes the same results."""
     if not debug:
@@ -145,7 +145,9 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
         if sys.stdout is not stdout:  # click raises this if the reader closed the pipe
             sys.stdout = stdout
             return streams.UNREAD
-        ended = UpstreamError(f"the model's code raised SystemExit({error.code!r})", fix="remove the sys.exit call")
+        ended = UpstreamError(
+            f"the model's code raised SystemExit({error.code!r})", fix="remove the call of sys.exit from the model"
+        )
         return end.fail(ended, ended.exit_status)
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
         told = _unforeseen(error)
@@ -164,7 +166,7 @@ def _unforeseen(error: Exception) -> FuseconvError:
             error.strerror or reason, where=where, fix="check the path, its permissions and the free disk space"
         )
     if isinstance(error, ImportError) and not str(error.name).startswith("fuseconv"):
-        return UpstreamError(f"{error.name or 'a package'} cannot be imported: {reason}", fix="reinstall it")
+        return UpstreamError(f"{error.name or 'a package'} cannot be imported: {reason}", fix="reinstall the package")
     return bug(error)
 
 

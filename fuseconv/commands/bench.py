@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--target",
     multiple=True,
     metavar="NAME",
-    help="Target to time; may be repeated. [default: all targets of the bundle]",
+    help="Target to time. May be repeated. [default: all targets of the bundle]",
 )
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="Number of timed calls per target."
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--shape", multiple=True, metavar="DIM=SIZE", help="Size of a dynamic dim, for example 'seq=128'; may be repeated."
 )
-@click.option("--against", type=Path, metavar="MODEL", help="The original model, timed as the baseline.")
+@click.option("--against", type=Path, metavar="MODEL", help="Time this original model too, as the baseline.")
 @click.option(
     "--peer",
     "peers",
@@ -55,10 +55,11 @@ def bench(
     peers: tuple[str, ...],
     **source: Any,
 ) -> Outcome:
-    """Time BUNDLE's targets: cold start, first call, latency, throughput, memory.
+    """Measure the cold start, first call, latency, throughput and memory of BUNDLE's targets.
 
-    The targets are called in turn, on random tensors that fit the contract or on the tensors in --inputs. The other
-    options for reading a model apply to --against. If the bundle was tuned, the gain of each class of matches follows.
+    The targets are called in turn, on the tensors in --inputs or on random tensors that fit the contract. The other
+    options for reading a model apply to the model of --against. If the bundle was tuned, the output ends with the
+    time that each class of matches saved during the conversion.
     """
     options, bundle = reading(**source), chosen(bundle, method)
     read_manifest(bundle)
@@ -85,7 +86,7 @@ def bench(
     def render(console: Console) -> None:
         speeds.print_latencies(console, found)
         if of_rules:
-            console.print("\na call with and without each class of matches, measured at the conversion\n")
+            console.print("\ntimes of a call with and without each class of matches, measured during the conversion\n")
             speeds.print_gains(console, of_rules)
 
     result = {**found.to_json(), "rules": [gain.to_json() for gain in of_rules]}

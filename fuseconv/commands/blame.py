@@ -40,12 +40,16 @@ if TYPE_CHECKING:
     type=PATH,
     metavar="MODEL",
     callback=existing,
-    help="The original model of a bundle. [default: the program and weights stored in the bundle]",
+    help="Original model of the bundle. [default: the program and weights stored in the bundle]",
 )
 @rules_options
 @named_targets("those of the bundle, or all")
 @click.option(
-    "-o", "--output", type=PATH, metavar="FOLDER", help="Folder for the repros. [default: MODEL.blame next to MODEL]"
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    help="Folder for the scripts that reproduce the difference. [default: MODEL.blame next to MODEL]",
 )
 @model_options
 @plan_options
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Begin nothing new after this time.",
+    help="Start no further comparison after this time.",
 )
 @verbose_option
 @quiet_option
@@ -75,9 +79,9 @@ def blame(
 ) -> Outcome:
     """Find which rule, op, weight, target or layer makes a result of MODEL differ from the original.
 
-    MODEL is a bundle, or a model as in `fuseconv convert`, whose targets are then written and compared. For each cause
-    a script that reproduces the difference is written, with its tensors. The options for reading a model apply to
-    --against if MODEL is a bundle.
+    MODEL is a bundle, or a model as in `fuseconv convert`; the targets of a model are first written. For each cause,
+    the command writes a script that reproduces the difference, with the tensors that the script needs. If MODEL is a
+    bundle, the options for reading a model apply to the model of --against.
     """
     options = reading(**source)
     check_rules(rules, without)
@@ -122,5 +126,7 @@ def _error(found: Blame, model: Path) -> FuseconvError | None:
         return ParityError(f"{several}{first.sentence}", where=where, fix=fix)
     if found.unable and (is_bundle or not found.compared):  # for a model, some targets may be unable to express it
         reasons = "; ".join(f"{target}: {reason}" for target, reason in found.unable.items())
-        return UnsupportedError(f"targets could not be compared: {reasons}", where=where, fix="see the reasons")
+        return UnsupportedError(
+            f"targets could not be compared: {reasons}", where=where, fix="correct what the reasons name"
+        )
     return None

@@ -36,13 +36,13 @@ def print_faults(console: Console, found: Blame, command: str) -> None:
                 console.print(line, highlight=False, markup=False)
         console.print()
     if found.faults:
-        console.print(f"a script that shows it is written by `{command}`", highlight=False, markup=False)
+        console.print(f"to write a script that shows the difference, run `{command}`", highlight=False, markup=False)
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Formats a verdict as lines: the cause, its place, the error, and the script that reproduces the difference."""
     border = verdict.border
-    lines = {"target": ", ".join(verdict.targets) or "all of them: it differs before a target is written"}
+    lines = {"target": ", ".join(verdict.targets) or "all: the result differs before a target is written"}
     if border is not None:
         matched = f"{border.rule} at {', '.join(border.match)}" if border.rule else ""
         step = "" if verdict.step is None else f" (step {verdict.step} of the plan)"
@@ -55,7 +55,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.detail:
         lines["found"] = verdict.detail
     lines["repro"] = str(verdict.repro) if verdict.repro is not None else f"none: {verdict.unshown}"
-    limit = "a limit of the runtime for special values, which convert records; " if verdict.limit else ""
+    limit = "a limit of the runtime for special values, which `fuseconv convert` records; " if verdict.limit else ""
     return [f"{limit}{verdict.meaning}", *(f"  {name:<8}{text}" for name, text in lines.items())]
 
 

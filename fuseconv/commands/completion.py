@@ -30,7 +30,9 @@ def complete(command: click.Command, instruction: str) -> int:
     except BrokenPipeError:
         return streams.UNREAD
     except OSError as error:
-        lost = FileError(f"the completion cannot be written: {error.strerror}", where="stdout", fix="free disk space")
+        lost = FileError(
+            f"the shell completion cannot be written: {error.strerror}", where="stdout", fix="free disk space"
+        )
         streams.tell(f"error: {lost}")
         return lost.exit_status
 

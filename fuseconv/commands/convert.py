@@ -55,33 +55,33 @@ if TYPE_CHECKING:
 @model_options
 @plan_options
 @click.option(
-    "--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs, for example 'batch=1,8,32'."
+    "--bucket", metavar="BUCKETS", help="Sizes that a batch is padded to for CUDA graphs, for example 'batch=1,8,32'."
 )
 @click.option(
     "--tune",
     type=click.Choice(("none", "quick", "full")),
-    help="Time the matches, and leave alone what is not faster. [default: quick for CUDA, none for a CPU]",
+    help="Time the matches, and leave alone those that are not faster. [default: quick for CUDA, none for a CPU]",
 )
 @click.option(
     "--search/--no-search",
     default=None,
-    help="Time other forms of the linear algebra, such as another order of a chain. [default: with --tune full]",
+    help="Time other forms of the linear algebra, such as another order of a product. [default: with --tune full]",
 )
 @click.option(
     "--not-slower-than",
     multiple=True,
     metavar="NAMES",
-    help="Fail, and write nothing, if the fastest target is slower than one of eager, compile, aoti; may be repeated.",
+    help="Fail, and write nothing, if the fastest target is slower than eager, compile or aoti. May be repeated.",
 )
 @click.option(
     "--self-contained",
     multiple=True,
     metavar="NAMES",
-    help="Targets whose files contain their weights, instead of sharing weights.safetensors; may be repeated.",
+    help="Targets whose files contain the weights, instead of sharing weights.safetensors. May be repeated.",
 )
 @click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
-@click.option("--frozen", is_flag=True, help="Fail if a match in fuseconv.lock is lost, or if there is a new one.")
-@click.option("--dry-run", is_flag=True, help="Match and print the fusions, but write nothing.")
+@click.option("--frozen", is_flag=True, help="Fail if a match of fuseconv.lock is missing, or if there is a new match.")
+@click.option("--dry-run", is_flag=True, help="Match the rules and print the fusions, but write nothing.")
 @click.option(
     "--allow-mismatch", is_flag=True, help="Keep a bundle that fails the parity check, and mark it as failing."
 )
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 @click.option(
     "--reproducible",
     is_flag=True,
-    help="Give the same bytes as another such conversion, and name the targets that do not allow it.",
+    help="Write the same bytes in each such conversion, and name the targets for which this is not possible.",
 )
 @click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
 @verbose_option
@@ -134,23 +134,31 @@ def convert(
     if lock and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise UsageError(
-            f"--lock writes fuseconv.lock, and {other} must not", where="--lock", fix=f"remove --lock or {other}"
+            f"--lock cannot be combined with {other}: --lock writes fuseconv.lock, and {other} must not change it",
+            where="--lock",
+            fix=f"remove --lock or {other}",
         )
     source_of = click.get_current_context().get_parameter_source
     for other, given in (("--plan", plan), ("--frozen", frozen), ("--dry-run", dry_run)):
         for name, wanted in (("tune", tune), ("search", search)):
             if given and wanted and source_of(name) is ParameterSource.COMMANDLINE:
-                what, fix = f"--{name} measures, and {other} does not", f"remove --{name} or {other}"
+                what = f"--{name} cannot be combined with {other}: --{name} runs benchmarks, and {other} runs none"
+                fix = f"remove --{name} or {other}"
                 raise UsageError(what, where=f"--{name}", fix=fix)
         if (
             given
             and search
             and click.get_current_context().get_parameter_source("search") is ParameterSource.COMMANDLINE
         ):
-            raise UsageError(f"--search measures, and {other} does not", where="--search", fix="remove one of them")
+            what = f"--search cannot be combined with {other}: --search runs benchmarks, and {other} runs none"
+            raise UsageError(what, where="--search", fix=f"remove --search or {other}")
     if dry_run and source_of("not_slower_than") is ParameterSource.COMMANDLINE:
         fix = "remove --not-slower-than or --dry-run"
-        raise UsageError("--dry-run writes no bundle that could be timed", where="--not-slower-than", fix=fix)
+        raise UsageError(
+            "--not-slower-than cannot be combined with --dry-run: --dry-run writes no bundle to time",
+            where="--not-slower-than",
+            fix=fix,
+        )
     if methods:
         check_unused(
             {

@@ -45,21 +45,33 @@ def _known() -> set[str]:
 
 @click.command("convert-many")
 @click.argument("models", type=PATH, callback=existing, metavar="LIST.yaml|FOLDER")
-@click.option("-o", "--output", type=PATH, required=True, metavar="FOLDER", help="Folder of the bundles.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Conversions at the same time.")
-@click.option("--tries", type=click.IntRange(1), default=2, show_default=True, help="If a tool or the device fails.")
+@click.option("-o", "--output", type=PATH, required=True, metavar="FOLDER", help="Output folder for the bundles.")
 @click.option(
-    "--timeout", type=FiniteRange(0.001), default=3600.0, show_default=True, metavar="S", help="Time for one try."
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of conversions that run at the same time.",
 )
-@click.option("--again", is_flag=True, help="Convert also what is finished and unchanged.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Number of tries if a tool or the device fails.",
+)
+@click.option(
+    "--timeout", type=FiniteRange(0.001), default=3600.0, show_default=True, metavar="S", help="Time limit of one try."
+)
+@click.option("--again", is_flag=True, help="Convert models again whose bundles are finished and unchanged.")
 @quiet_option
 @json_option
 def convert_many(models: Path, output: Path, jobs: int, tries: int, timeout: float, again: bool) -> Outcome:
-    """Convert the models of a list or a folder, each in a process of its own.
+    """Convert the models of a list or a folder, each in its own process.
 
-    A bundle that is finished is kept while its source, the rules, its options and the versions are the same. A model
-    that fails does not stop the others; the exit status is 1 if any failed. FOLDER gets NAME.fuseconv and NAME.json per
-    model, and index.html.
+    A finished bundle is kept while its source, the rules, its options and the versions are the same. A model that
+    fails does not stop the others; the exit status is 1 if any model failed. The command writes NAME.fuseconv and
+    NAME.json for each model, and an index.html, into FOLDER.
     """
     entries = read_listing(models, _known())
     with imports():
@@ -87,7 +99,7 @@ def _error(rows: Sequence[Row], output: Path) -> FuseconvError | None:
     if not failed:
         return None
     what = f"{len(failed)} of {len(rows)} models failed: {', '.join(row.name for row in failed)}"
-    return ModelsError(what, where=str(output), fix="see the reasons above; a further run keeps the others")
+    return ModelsError(what, where=str(output), fix="see the reasons above; the next run keeps the finished bundles")
 
 
 def _print(console: Console, rows: Sequence[Row], index: Path) -> None:

@@ -21,7 +21,7 @@ from fuseconv.processes.imports import imports
 @quiet_option
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
-    """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""
+    """Convert all-MiniLM-L6-v2, a real sentence-embedding model with 22 million parameters, and use the bundle."""
     with imports():
         from fuseconv.commands import demonstration, results
         from fuseconv.pipeline.convert import convert

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @quiet_option
 @json_option
 def doctor(bundle: Path | None) -> Outcome:
-    """Show what this machine can build and run per target, and how to fix what is missing.
+    """Show for each target what this machine can build and run, and how to install what is missing.
 
-    With BUNDLE, show which of its targets load here; nothing is loaded. The exit status is 0 if the default target
+    With BUNDLE, show which of its targets load here, without loading them. The exit status is 0 if the default target
     loads here.
     """
     if bundle is not None:

@@ -23,22 +23,27 @@ from fuseconv.processes.imports import imports
 @rules_options
 @model_options
 @click.option(
-    "--all", "everything", is_flag=True, help="Show every rejected match and near miss, not only the best per rule."
+    "--all", "everything", is_flag=True, help="Show every rejected match and near miss, not only the best of each rule."
 )
-@click.option("--try", "tried", is_flag=True, help="Also test every match numerically, as convert does (slower).")
+@click.option(
+    "--try",
+    "tried",
+    is_flag=True,
+    help="Also test every match numerically, as `fuseconv convert` does. This is slower.",
+)
 @json_option
 def explain(
     model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, tried: bool, **source: Any
 ) -> Outcome:
-    """Show per rule where it applies in MODEL, where it was rejected and why, and its nearest misses.
+    """Show for each rule where it applies in MODEL, where it was rejected and why, and its nearest misses.
 
-    MODEL is as in `fuseconv convert`, or a bundle. For a bundle the plan of its conversion is shown: also which matches
-    were left alone, with the times that were measured.
+    MODEL is a model as in `fuseconv convert`, or a bundle. For a bundle, the command shows the plan of the conversion,
+    including the matches that were left alone, with their measured times.
     """
     options, is_bundle = reading(**source), (model / MANIFEST).is_file()
     if is_bundle and (about := [*options.flags(), *_given({"without": "--no-rule", "tried": "--try"})]):
-        what = f"{about[0]} applies only to a model, and this is a bundle"
-        raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model")
+        what = f"{about[0]} applies only to a model, but this is a bundle"
+        raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model instead of the bundle")
     check_rules(rules, without)
 
     with imports():

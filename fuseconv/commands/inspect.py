@@ -26,7 +26,7 @@ from fuseconv.processes.imports import imports
 @model_options
 @json_option
 def inspect(path: Path, method: str | None, **source: Any) -> Outcome:
-    """Show what is in a model file or a bundle: form, contract, sizes; for a bundle also targets, rules and parity."""
+    """Show the format, contract and sizes of a model file or a bundle, and a bundle's targets, rules and parity."""
     path = chosen(path, method)
     if has_methods(path):
         return _methods(path)

@@ -35,7 +35,7 @@ from fuseconv.processes.imports import imports
 @quiet_option
 @json_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
-    """Write the plan of converting MODEL for review or editing; `fuseconv convert --plan` executes it."""
+    """Write the plan of MODEL's conversion, for review or editing. `fuseconv convert --plan` executes a plan."""
     options = reading(**source)
     check_rules(rules, without)
 

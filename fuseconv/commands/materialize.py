@@ -14,14 +14,15 @@ from fuseconv.commands.verbosity import quiet_option
 
 @click.command()
 @bundle_argument
-@click.option("--target", required=True, metavar="NAME", help="torchscript or export.")
+@click.option("--target", required=True, metavar="NAME", help="Target to write: torchscript or export.")
 @click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="Output file: .pt or .pt2.")
 @quiet_option
 @json_option
 def materialize(bundle: Path, target: str, output: Path) -> Outcome:
-    """Write a target of BUNDLE as a file that contains its weights.
+    """Write one target of BUNDLE as a single file that contains the weights.
 
-    torch.jit.load and torch.export.load read it without any other file, but for the op libraries that it calls.
+    torch.jit.load or torch.export.load reads the file. No other file is needed except the op libraries that the
+    artifact calls.
     """
     from fuseconv.commands import results
     from fuseconv.commands.table import size_text

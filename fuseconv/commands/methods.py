@@ -24,10 +24,12 @@ methods_option = click.option(
     "methods",
     multiple=True,
     metavar="NAME[=ATTRIBUTE]",
-    help="Method of the model to convert, as NAME in the bundle; may be repeated. Inputs are 'NAME:x=f32[8]' then.",
+    help="Method to convert, stored as NAME; may be repeated. Each --input then names its method: 'NAME:x=f32[8]'.",
 )
 method_option = click.option(
-    "--method", metavar="NAME", help="Method of a bundle that has several. [default: all where that is possible]"
+    "--method",
+    metavar="NAME",
+    help="Method of a bundle with several methods. [default: all methods, if the command supports that]",
 )
 
 
@@ -49,10 +51,12 @@ def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, O
     check_names(names)
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(
-            f"the method {twice[0]} is given twice", where=f"--method {twice[0]}", fix="give each name once"
+            f"the method {twice[0]} is given twice", where=f"--method {twice[0]}", fix="give each name only once"
         )
     if source["inputs_file"] is not None:
-        raise UsageError("a file of inputs is for one method", where="--inputs", fix="use --input NAME:SPEC instead")
+        raise UsageError(
+            "--inputs cannot be combined with --method", where="--inputs", fix="use --input NAME:SPEC instead"
+        )
     flags = {"inputs": "--input", "ranges": "--input-range", "states": "--state"}
     split = {key: _by_method(source[key], names, flag) for key, flag in flags.items()}
     return {
@@ -67,9 +71,9 @@ def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[st
         match = _OF.match(text)
         if match is None or match["method"] not in found:
             raise UsageError(
-                f"{text!r} does not begin with the name of a method",
+                f"the value {text!r} does not begin with the name of a method",
                 where=flag,
-                fix=f"write {flag} '{names[0]}:{text}', with one of {', '.join(names)}",
+                fix=f"write {flag} '{names[0]}:{text}'; the methods are {', '.join(names)}",
             )
         found[match["method"]] += (match["text"],)
     return found
@@ -86,7 +90,7 @@ def check_unused(options: Mapping[str, object]) -> None:
     """
     for flag, value in options.items():
         if value:
-            raise UsageError(f"{flag} is for a model with one method", where=flag, fix=f"remove {flag} or --method")
+            raise UsageError(f"{flag} cannot be combined with --method", where=flag, fix=f"remove {flag} or --method")
 
 
 def chosen(bundle: Path, method: str | None) -> Path:
@@ -102,6 +106,6 @@ def chosen(bundle: Path, method: str | None) -> Path:
         raise UsageError(
             f"the bundle has no method {method}",
             where=str(bundle),
-            fix=f"use one of {', '.join(names)}" if names else "remove --method: the bundle is of one method",
+            fix=f"use one of {', '.join(names)}" if names else "remove --method: the bundle has only one method",
         )
     return method_folder(bundle, method)

@@ -56,11 +56,12 @@ def writable(_context: click.Context, _argument: click.Parameter, path: Path) ->
     """
     check_text(path)
     if path.is_dir():
-        raise FileError("the output is a folder", where=str(path), fix="choose the path of a file")
+        raise FileError("the output path is a folder", where=str(path), fix="choose the path of a file")
     parent = path.absolute().parent
     if not parent.is_dir():
-        what = "not a folder" if parent.exists() else "missing"
-        raise FileError(f"the folder of the output is {what}", where=str(parent), fix="choose a path in a folder")
+        what = "is not a folder" if parent.exists() else "does not exist"
+        what = f"the folder of the output {what}"
+        raise FileError(what, where=str(parent), fix="choose a path in an existing folder")
     return path
 
 
@@ -76,7 +77,7 @@ MODEL_OPTIONS = (
         "inputs",
         multiple=True,
         metavar="SPEC",
-        help="Input, one --input each: 'ids=i64[batch:1..64,seq:2..512]'. 'size:32..512:32' means multiples of 32.",
+        help="Input, for example 'ids=i64[batch:1..64,seq:2..512]'. May be repeated. 'n:32..512:32': multiples of 32.",
     ),
     click.option(
         "--inputs",
@@ -84,40 +85,40 @@ MODEL_OPTIONS = (
         type=PATH,
         metavar="FILE",
         callback=existing,
-        help="Example inputs: .safetensors, .npz or .pt.",
+        help="File of example inputs: .safetensors, .npz or .pt.",
     ),
     click.option(
         "--input-range",
         "ranges",
         multiple=True,
         metavar="RANGE",
-        help="Range of the random values of an input, 'ids=0..30521'; may be repeated.",
+        help="Range of the random values of an input, for example 'ids=0..30521'. May be repeated.",
     ),
     click.option(
         "--state",
         "states",
         multiple=True,
         metavar="INPUT=OUTPUT",
-        help="Input whose next value is an output, 'cache=new_cache'; may be repeated. It is zero at the start.",
+        help="Input that an output replaces after each call, as in 'cache=new_cache'. Starts as zero. May be repeated.",
     ),
     click.option(
         "--cache-length",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Tokens in the key-value cache of the methods of a model that generates. [default: its positions]",
+        help="Capacity in tokens of the key-value cache of a model that generates. [default: the model's positions]",
     ),
     click.option(
         "--model",
         "factory",
         metavar="PKG:FACTORY",
-        help="Class or function that builds the module for a state dict: file.py:name or pkg.mod:name.",
+        help="Class or function that builds the module for a state dict, as file.py:name or pkg.mod:name.",
     ),
     click.option(
         "--trust",
         multiple=True,
         metavar="KIND",
         shell_complete=words(TRUST),
-        help="Allow the source to run code: pickle, torchscript, native, code; may be repeated.",
+        help="Kind of code that the source may run: pickle, torchscript, native or code. May be repeated.",
     ),
     click.option(
         "--device",
@@ -131,12 +132,15 @@ MODEL_OPTIONS = (
         "--dtype",
         metavar="DTYPE",
         shell_complete=words(names_of(FLOATS)),
-        help="Cast the model to f64, f32, f16 or bf16 first; float32, half and such mean the same.",
+        help="Cast the model to f64, f32, f16 or bf16 first. Names like float32 and half are also accepted.",
     ),
 )
 
 rules_option = click.option(
-    "--rules", type=PATH, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
+    "--rules",
+    type=PATH,
+    metavar="FILE",
+    help="Rule file or folder of rule files. [default: the package's default.json]",
 )
 NO_RULE_OPTION = click.option(
     "--no-rule",
@@ -144,7 +148,7 @@ NO_RULE_OPTION = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=rule_names,
-    help="Do not apply this rule; may be repeated.",
+    help="Do not apply this rule. May be repeated.",
 )
 PLAN_OPTIONS = (
     click.option(
@@ -154,7 +158,7 @@ PLAN_OPTIONS = (
         "--allow",
         multiple=True,
         metavar="NAME",
-        help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
+        help="Allow the rules that change numerical results and declare NAME in `allow`. May be repeated.",
     ),
 )
 
@@ -176,7 +180,7 @@ def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[s
 
 def named_targets(default: str) -> Callable[[F], F]:
     """Returns an option for several targets. `default` describes the default targets in the help text."""
-    text = f"{TARGET_NAMES}; several are separated by commas, or the option is repeated. [default: {default}]"
+    text = f"{TARGET_NAMES}. Separate several by commas, or repeat the option. [default: {default}]"
     return click.option(
         "--target", multiple=True, metavar="NAMES", callback=_targets, shell_complete=lists(TARGETS), help=text
     )

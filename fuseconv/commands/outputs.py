@@ -32,7 +32,7 @@ def _npz(outputs: Mapping[str, torch.Tensor], path: Path) -> bytes:
             try:
                 array = value.numpy()
             except TypeError:
-                what = f"NumPy has no dtype {short_dtype(value.dtype)}, which the output {name} has"
+                what = f"the output {name} cannot be written as .npz: NumPy has no dtype {short_dtype(value.dtype)}"
                 raise UsageError(what, where=str(path), fix="write a .safetensors file") from None
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

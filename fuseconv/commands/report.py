@@ -36,14 +36,14 @@ def _output(context: click.Context, argument: click.Parameter, path: Path | None
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Error through the layers: what `fuseconv blame BUNDLE --json` printed. May be repeated, one per bundle.",
+    help="Output of `fuseconv blame BUNDLE --json`, for the errors of the layers. Repeat for each bundle.",
 )
 @json_option
 def report(bundles: tuple[Path, ...], method: str | None, output: Path | None, blames: tuple[Path, ...]) -> Outcome:
-    """Show what is in BUNDLE in one HTML file: parity, the graph before and after, matches, misses, times and files.
+    """Write an HTML report on BUNDLE: parity, the graph before and after, matches, misses, times and files.
 
-    Two bundles are shown side by side. The file needs no network. Nothing in a bundle is run, and nothing is measured:
-    the error through the layers is that of an earlier `fuseconv blame`.
+    The report shows two bundles side by side, and needs no network. The command neither runs a bundle nor measures
+    anything: the errors of the layers come from an earlier `fuseconv blame`.
     """
     from fuseconv.commands import results
     from fuseconv.commands.table import size_text
@@ -53,12 +53,14 @@ def report(bundles: tuple[Path, ...], method: str | None, output: Path | None, b
 
     check_built()
     if len(bundles) > 2:
-        what = f"{len(bundles)} bundles are given, and a report shows one or two"
-        raise UsageError(what, where=str(bundles[2]), fix="write a report for every two")
+        what = f"{len(bundles)} bundles are given, but a report shows at most two"
+        raise UsageError(what, where=str(bundles[2]), fix="write one report for each pair of bundles")
     folders = [folder for bundle in bundles for folder in _folders(chosen(bundle, method))]
     if len(blames) > len(folders):
-        what = f"{len(blames)} files of errors are given for {len(folders)}"
-        raise UsageError(what, where="--blame", fix="give one --blame per bundle, or per method of a bundle, in order")
+        what = f"{len(blames)} --blame files are given, but the report shows only {len(folders)} models"
+        raise UsageError(
+            what, where="--blame", fix="give one --blame for each bundle, or for each method of a bundle, in order"
+        )
     path = output if output is not None else bundles[0].absolute().with_suffix(".html")
     for bundle in bundles:
         check_outside(path, bundle)
@@ -81,7 +83,7 @@ def _absent(shown: Sequence[Described]) -> dict[str, str]:
     """Returns the parts that the report lacks because a bundle does not contain them, each with how to get the part."""
     absent = {
         "no graph before": ([one.name for one in shown if one.captured is None], "convert the model again"),
-        "no graph after": ([one.name for one in shown if one.fused is None], "convert with the target export too"),
+        "no graph after": ([one.name for one in shown if one.fused is None], "convert also with the target export"),
         "no times": ([one.name for one in shown if one.tuned is None], "convert with --tune quick"),
         "no error growth": (
             [one.name for one in shown if one.growth is None],

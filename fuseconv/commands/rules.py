@@ -55,11 +55,11 @@ def show(name: str, rules: Path | None) -> Outcome:
 
 @rules.command(cls=Configured, name="format", short_help="Format rule files in the project's style.")
 @click.argument("files", metavar="FILE...", type=PATH, nargs=-1, required=True)
-@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+@click.option("--check", "only_check", is_flag=True, help="Change no file, and exit with 1 if a file would change.")
 @quiet_option
 @json_option
 def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
-    """Format rule FILEs in the project's style: one op of a pattern per line, examples filled into lines."""
+    """Format the rule FILEs in the project's style, with one op of a pattern per line and wrapped lists of examples."""
     from fuseconv.rulebook.json_text import read_json
     from fuseconv.rulebook.layout import laid_out
 
@@ -73,7 +73,7 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
     error = None
     if only_check and changed:
         what = f"{len(changed)} of {len(files)} files are not formatted"
-        error = ParityError(what, where=changed[0], fix="run `fuseconv rules format` on them")
+        error = ParityError(what, where=changed[0], fix="run `fuseconv rules format` on these files")
     said = "".join(f"{'would change' if only_check else 'changed'} {name}\n" for name in changed)
     return Outcome({"changed": changed}, lambda console: console.print(said, end="", highlight=False), error)
 
@@ -86,19 +86,19 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
     multiple=True,
     metavar="NAME",
     shell_complete=rule_names,
-    help="Test only the examples of this rule; may be repeated. [default: all rules, also included ones]",
+    help="Test only the examples of this rule. May be repeated. [default: all rules, also those of included files]",
 )
 @click.option(
     "--trust",
     multiple=True,
     metavar="KIND",
     shell_complete=words(("code",)),
-    help="code: allow the rules to register their custom ops.",
+    help="Kind of code that the rules may run. The only KIND is code, which lets a pack register its custom ops.",
 )
 @quiet_option
 @json_option
 def check(rules: Path | None, only: tuple[str, ...], trust: tuple[str, ...]) -> Outcome:
-    """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""
+    """Check the syntax, ops and rewrite cycles of a rule FILE, and test its examples numerically and by algebra."""
     from fuseconv.commands import results
     from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules

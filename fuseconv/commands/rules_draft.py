@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     metavar="NODE",
-    help="First node of the subgraph; may be repeated.",
+    help="First node of the subgraph. May be repeated.",
 )
 @click.option(
     "--to",
@@ -38,15 +38,17 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     metavar="NODE",
-    help="Last node, whose value is a result; may be repeated.",
+    help="Last node, whose value is a result of the subgraph. May be repeated.",
 )
-@click.option("--op", metavar="NAME", help="Write a pack with a new op of this name. [default: find an existing op]")
+@click.option(
+    "--op", metavar="NAME", help="Write a rule pack with a new op of this name. [default: use an existing op]"
+)
 @click.option(
     "-o",
     "--output",
     type=PATH,
     metavar="PATH",
-    help="Rule file, or folder of the pack. [default: named after the rule or op]",
+    help="Rule file, or folder of the rule pack. [default: named after the rule or op]",
 )
 @rules_option
 @model_options
@@ -61,10 +63,11 @@ def draft(
     rules: Path | None,
     **source: Any,
 ) -> Outcome:
-    """Write a rule for the subgraph of MODEL between two nodes, named as `explain` and `match` print them.
+    """Write a rule for the subgraph of MODEL between two nodes, which are named as `explain` and `match` print them.
 
-    The subgraph has every op on a path from a --from node to a --to node. Without --op the rule calls an existing op
-    that computes the same; with --op it is in a pack: a new op, with a kernel that is correct and can be made fast.
+    The subgraph contains every op on a path from a --from node to a --to node. Without --op, the rule calls an existing
+    op that computes the same. With --op, the command writes a rule pack with a new op, whose kernel is correct and can
+    be made faster by hand.
     """
     options = reading(**source)
     check_rules(rules, ())

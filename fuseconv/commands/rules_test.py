@@ -32,21 +32,23 @@ INTERVAL = 0.3
 """The polling interval for changed files, in seconds."""
 
 
-@click.command(cls=Configured, short_help="Show where a rule file applies in a model, on every save.")
+@click.command(cls=Configured, short_help="Show where a rule file applies in a model, after every save.")
 @click.argument("file", type=PATH, callback=existing)
 @model_argument
-@click.option("--once", is_flag=True, help="Test once; exit 1 unless every rule of the file applies somewhere.")
+@click.option(
+    "--once", is_flag=True, help="Test once, and exit with 1 unless every rule of the file applies somewhere."
+)
 @model_options
 @quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object; with --once.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object. Needs --once.")
 def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> Outcome:
-    """Show where the rules of FILE apply in MODEL and why not elsewhere, again after each save, until Ctrl-C.
+    """Show where the rules of FILE apply in MODEL, and where not and why, after each save until Ctrl-C.
 
-    The rules that FILE includes are applied too, but only its own are shown. MODEL is read once.
+    Rules of included files are applied too, but only the rules written in FILE are shown. MODEL is read once.
     """
     options = reading(**source)
     if as_json and not once:
-        raise UsageError("--json prints one result", where="--json", fix="add --once")
+        raise UsageError("--json needs --once: it prints only one result", where="--json", fix="add --once")
     from fuseconv.rulebook.own_rules import load_rules
 
     known = load_rules(file) if once else None  # reports an error in the file before the import of torch
@@ -111,7 +113,7 @@ def _outcome(tested: Tested, file: Path) -> Outcome:
     error = None
     if tested.missed:
         names = ", ".join(rule.rule for rule in tested.missed)
-        what = f"{len(tested.missed)} of {len(tested.rules)} rules apply nowhere: {names}"
+        what = f"{len(tested.missed)} of {len(tested.rules)} rules apply nowhere in the model: {names}"
         error = ParityError(what, where=str(file), fix="see the reasons above, or `fuseconv explain --all`")
     lines = [line for rule in tested.rules for line in lines_of(rule)]
     result = {"rules": [asdict(rule) for rule in tested.rules]}

@@ -23,7 +23,7 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
     """Checks that the output path is writable and that its suffix is a supported format."""
     if path.suffix not in FORMATS:
         what = f"the outputs cannot be written as {path.suffix}"
-        raise UsageError(what, where=str(path), fix=f"use a name with {' or '.join(filter(None, FORMATS))}")
+        raise UsageError(what, where=str(path), fix=f"use a path that ends with {' or '.join(filter(None, FORMATS))}")
     return writable(context, argument, path)
 
 
@@ -37,7 +37,7 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
     required=True,
     metavar="FILE",
     callback=existing,
-    help="Input tensors: .safetensors, .npz or .pt.",
+    help="File of input tensors: .safetensors, .npz or .pt.",
 )
 @click.option(
     "-o",
@@ -52,7 +52,7 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
 @quiet_option
 @json_option
 def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, target: str | None) -> Outcome:
-    """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""
+    """Run BUNDLE once on the tensors in a file, and write the outputs to another file."""
     folder = chosen(bundle, method)
     read_manifest(folder)
 

@@ -24,7 +24,9 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     for word in words:
         name, folder = named_bundle(word)
         if name in bundles:
-            raise UsageError(f"two bundles have the name {name}", where=word, fix="name one of them: NAME=PATH")
+            raise UsageError(
+                f"two bundles have the name {name}", where=word, fix="give one of them another name, with NAME=PATH"
+            )
         read_manifest(folder)
         bundles[name] = folder
     return bundles
@@ -32,16 +34,18 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="[NAME=]BUNDLE...", callback=_bundles)
-@click.option("--local", is_flag=True, help="Serve from this process. [default: with Ray Serve]")
+@click.option("--local", is_flag=True, help="Serve from this process. [default: Ray Serve]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 is a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port. 0 means any free port."
+)
 @target_option
 @click.option(
     "--max-batch",
     type=click.IntRange(0),
     default=0,
     metavar="ROWS",
-    help="Rows of a batch at most. [default: the largest bucket]",
+    help="Maximum number of rows in a batch. [default: the largest bucket]",
 )
 @click.option(
     "--delay",
@@ -49,14 +53,14 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     default=2.0,
     show_default=True,
     metavar="MS",
-    help="How long a request waits for others to share its batch.",
+    help="Maximum time that a request waits for other requests to share its batch.",
 )
 @click.option(
     "--queue",
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="Requests of a model that may wait; then 429.",
+    help="Maximum number of waiting requests per model. Further requests get status 429.",
 )
 @click.option(
     "--timeout",
@@ -64,25 +68,44 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     default=30.0,
     show_default=True,
     metavar="S",
-    help="Time for a request, and for its body to arrive; then 504, or 408.",
+    help="Time limit for a request (then status 504), and for its body to arrive (then status 408).",
 )
 @click.option(
-    "--max-body", type=click.IntRange(1), default=64, show_default=True, metavar="MB", help="Size of a body; then 413."
+    "--max-body",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="MB",
+    help="Maximum size of a body. Larger requests get status 413.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Batches of a model at the same time."
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of batches of a model that run at the same time.",
 )
-@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Processes on Ray Serve.")
 @click.option(
-    "--gpus", type=FiniteRange(0), default=0.0, show_default=True, help="Share of a GPU per replica on Ray Serve."
+    "--replicas",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of replicas (processes) on Ray Serve.",
+)
+@click.option(
+    "--gpus",
+    type=FiniteRange(0),
+    default=0.0,
+    show_default=True,
+    help="Number of GPUs per replica on Ray Serve. May be a fraction.",
 )
 @click.option(
     "--swap-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="Let clients load the bundles in this folder as new weights. [default: they may not]",
+    help="Folder of bundles whose weights clients may load. [default: clients may load none]",
 )
-@click.option("--log-requests", is_flag=True, help="Log every request. [default: those that fail]")
+@click.option("--log-requests", is_flag=True, help="Log every request. [default: only requests that fail]")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Log JSON lines, and print the summary as one JSON object.")
 def serve(
@@ -101,13 +124,14 @@ def serve(
 ) -> Outcome:
     """Serve bundles over HTTP with the KServe v2 inference protocol, and batch requests.
 
-    A model is named like the folder of its bundle, without .fuseconv, or NAME. SIGTERM and Ctrl-C stop the server after
-    the requests that it accepted are answered. There is no authentication: see docs/serving.md.
+    A model's name is NAME, or else the name of the bundle's folder without .fuseconv. On SIGTERM or Ctrl-C, the server
+    answers the requests that it has accepted, and stops. It does not authenticate clients: see docs/serving.md.
     """
     if local and (replicas != 1 or gpus):
-        raise UsageError("--replicas and --gpus are for Ray Serve", where="--local", fix="remove them, or --local")
+        fix = "remove --replicas and --gpus, or remove --local"
+        raise UsageError("--replicas and --gpus apply only to Ray Serve", where="--local", fix=fix)
     if not local and (swap_from is not None or log_requests or as_json):
-        fix = "add --local; with Ray Serve, weights are exchanged by `user_config`, and logs are those of Ray"
+        fix = "add --local; with Ray Serve, `user_config` replaces the weights, and Ray writes the logs"
         raise UsageError("--swap-from, --log-requests and --json need --local", where="--local", fix=fix)
     how = How(bundles, host, port, target, max_body * 2**20, delay=limits.pop("delay") / 1000, **limits)
     if local:

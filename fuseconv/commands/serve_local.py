@@ -49,7 +49,7 @@ def serve_here(how: How, swap_from: Path | None, *, as_json: bool, log_requests:
 
 def _described(model: Served) -> str:
     engine, buckets = model.engine, model.engine.contract.buckets
-    batches = "one request at a time: convert with --bucket to batch them"
+    batches = "one request at a time (convert with --bucket to batch requests)"
     if buckets is not None:
         batches = f"batches of up to {model.limits.rows} rows of {buckets.dim}, delay {model.limits.delay * 1000:g} ms"
     return f"{engine.target} on {engine.contract.device}, {batches}"

@@ -40,7 +40,7 @@ def introduce(url: str, host: str, models: Mapping[str, str]) -> None:
     lines = [f"serving on {url}; Ctrl-C stops"]
     lines += [f"    {name}: {how}" for name, how in models.items()]
     lines.append(f"    try: curl {url}/v2/models/{next(iter(models))}")
-    lines.append("no authentication, no TLS: put a reverse proxy that has both in front")
+    lines.append("no authentication and no TLS: put a reverse proxy that provides both in front of the server")
     if host not in LOOPBACK:
-        lines.append(f"warning: everyone who reaches {host} can send requests")
+        lines.append(f"warning: everyone who can reach {host} can send requests")
     tell("\n".join(lines))

@@ -68,7 +68,7 @@ def read_settings(start: Path) -> Settings:
         try:
             found = tomllib.loads(read_plain(path).decode("utf-8")).get("tool", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise UsageError(f"invalid TOML: {problem}", where=str(path), fix="correct it") from None
+            raise UsageError(f"invalid TOML: {problem}", where=str(path), fix="correct the file") from None
         if isinstance(found, dict) and "fuseconv" in found:
             if not isinstance(found["fuseconv"], dict):
                 raise UsageError("tool.fuseconv must be a table", where=str(path), fix="write [tool.fuseconv]")
@@ -151,14 +151,18 @@ def _check(settings: Settings, command: click.Command) -> None:
     for key, value in settings.values.items():
         where = f"{settings.path} ([tool.fuseconv] {key})"
         if key in NOT_SET:
-            raise UsageError(f"{key} cannot be set in a file: {NOT_SET[key]}", where=where, fix=f"give --{key}")
+            raise UsageError(
+                f"{key} cannot be set in a file: {NOT_SET[key]}", where=where, fix=f"give --{key} on the command line"
+            )
         if key not in options:
             near = difflib.get_close_matches(key, options, 1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(options)}"
             raise UsageError(f"unknown setting {key}", where=where, fix=fix)
         kind = "a list of strings" if options[key].multiple else "true or false" if options[key].is_flag else "a string"
         if not _is_of(kind, value):
-            raise UsageError(f"{key} is {value!r}, not {kind}", where=where, fix=f"write {key} as {kind}")
+            raise UsageError(
+                f"the setting {key} must be {kind}, but it is {value!r}", where=where, fix=f"write {key} as {kind}"
+            )
 
 
 def _is_of(kind: str, value: Any) -> bool:

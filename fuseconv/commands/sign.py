@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 @click.command()
 @bundle_argument
 @click.option(
-    "--key", type=PATH, required=True, metavar="FILE", callback=existing, help="Private key for ECDSA, in PEM."
+    "--key", type=PATH, required=True, metavar="FILE", callback=existing, help="Private ECDSA key, in PEM format."
 )
 @quiet_option
 @json_option
 def sign(bundle: Path, key: Path) -> Outcome:
     """Sign every file of BUNDLE, and write the signature to its model.sig.
 
-    `fuseconv verify BUNDLE --signer PUBLIC_KEY` checks it. The password of an encrypted key is read from the
-    environment variable FUSECONV_KEY_PASSWORD.
+    `fuseconv verify BUNDLE --signer PUBLIC_KEY` checks the signature. The password of an encrypted key is read from
+    the environment variable FUSECONV_KEY_PASSWORD.
     """
     with needs_extra("sign"):
         from fuseconv.provenance import signature

@@ -66,5 +66,5 @@ def print_peers(console: Console, found: Sequence[Versus]) -> None:
         table.add(one.target, one.peer, f"{one.us:.1f}", f"{one.peer_us:.1f}", f"{ratio.median:.3f}", interval, verdict)
     console.print(table)
     console.print(
-        "\nratio: the time of the target divided by that of the peer, with its 99 % interval", highlight=False
+        "\nratio: the time of the target divided by the time of the peer, with its 99 % interval", highlight=False
     )

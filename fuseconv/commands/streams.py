@@ -53,7 +53,7 @@ def say(text: str) -> None:
         OSError: the result cannot be written. This is a BrokenPipeError if the reader closed the pipe.
     """
     if sys.stdout is None:
-        raise OSError("it is closed")
+        raise OSError("stdout is closed")
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

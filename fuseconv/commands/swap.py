@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 @bundle_argument
 @click.argument("weights", type=PATH, callback=existing)
 @click.option(
-    "--adapter", type=PATH, metavar="FOLDER", callback=existing, help="Merge this low-rank adapter of PEFT into them."
+    "--adapter",
+    type=PATH,
+    metavar="FOLDER",
+    callback=existing,
+    help="Merge this low-rank PEFT adapter into the weights.",
 )
-@click.option("-o", "--output", type=PATH, metavar="FOLDER", help="New bundle. [default: BUNDLE is replaced]")
+@click.option("-o", "--output", type=PATH, metavar="FOLDER", help="New bundle. [default: replace BUNDLE]")
 @quiet_option
 @json_option
 def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None) -> Outcome:
-    """Give BUNDLE new weights of the same model, and prove parity again.
+    """Replace BUNDLE's weights by other weights of the same model, and prove parity again.
 
-    WEIGHTS is a state dict, or a folder of safetensors. Merged and folded weights are made again from the plan, and
-    every target is compared with the original program and with float64 on the new weights. A signature of BUNDLE does
-    not cover the new bundle, which must be signed again.
+    WEIGHTS is a state dict, or a folder of .safetensors files. The weights that the plan merges or folds are computed
+    again, and every target is compared with the original program and with float64 on the new weights. The new files
+    invalidate a signature of BUNDLE: sign the new bundle again.
     """
     from fuseconv.commands import results
     from fuseconv.pipeline.swap import swap as swap_weights

@@ -29,16 +29,22 @@ BACKENDS = ("python", "onnxruntime", "pytorch")
 @bundle_argument
 @method_option
 @click.option(
-    "-o", "--output", type=PATH, required=True, callback=named, metavar="REPOSITORY", help="Folder of the repository."
+    "-o",
+    "--output",
+    type=PATH,
+    required=True,
+    callback=named,
+    metavar="REPOSITORY",
+    help="Folder of the model repository.",
 )
-@click.option("--name", metavar="NAME", help="Name of the model. [default: that of the bundle]")
+@click.option("--name", metavar="NAME", help="Name of the model. [default: the name of the bundle]")
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     default="python",
     show_default=True,
     shell_complete=words(BACKENDS),
-    help="What runs the model in Triton.",
+    help="Triton backend that runs the model.",
 )
 @target_option
 @click.option(
@@ -46,13 +52,13 @@ BACKENDS = ("python", "onnxruntime", "pytorch")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Copies that Triton loads, each in a process of its own for python; on a GPU, of each GPU.",
+    help="Copies of the model that Triton loads, per GPU if there is one. With python, each has its own process.",
 )
 @click.option(
     "--served-at",
     type=PATH,
     metavar="PATH",
-    help="Path of the repository where Triton runs, if another. [default: REPOSITORY]",
+    help="Path of the repository on the machine that runs Triton. [default: REPOSITORY]",
 )
 @quiet_option
 @json_option
@@ -66,10 +72,10 @@ def triton(
     instances: int,
     served_at: Path | None,
 ) -> Outcome:
-    """Write BUNDLE as a model of a repository for Triton Inference Server.
+    """Write BUNDLE as a model into a model repository of Triton Inference Server.
 
-    The model gets a config.pbtxt with the contract, batches of the bundle's buckets, and a warm-up. The backend python
-    needs fuseconv[serve] in the Python of Triton; it checks requests against the contract, and the others do not.
+    The model's config.pbtxt defines the contract, batches of the bundle's bucket sizes, and a warm-up. The backend
+    python needs fuseconv[serve] in Triton's Python. Only this backend checks requests against the contract.
     """
     folder = chosen(bundle, method)
     known = name or (name_of(bundle) if method is None else f"{name_of(bundle)}-{method}")

@@ -23,15 +23,15 @@ from fuseconv.processes.imports import imports
     type=FiniteRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Time limit of the calls of the first target; others have half of it each.",
+    help="Time limit for the calls of the first target. Each other target gets half of it.",
 )
 @quiet_option
 @json_option
 def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
-    """Measure which backends and engines are fastest for BUNDLE on this GPU, and store that in its tuning.json.
+    """Measure which backends and engines are the fastest for BUNDLE on this GPU, and store them in its tuning.json.
 
-    `fuseconv convert` does the same on the machine where it runs. Calls never measure: at a size that was not measured
-    they use what is expected from the sizes around it.
+    `fuseconv convert` does the same on the machine where it runs. Calls never measure: at a size that was not measured,
+    they use the choice that the measured sizes around it predict.
     """
     with imports():
         from fuseconv.commands import results

@@ -17,7 +17,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.streams import QUIET
 
 verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Show the parity of every case and output, not only one row per target."
+    "-v", "--verbose", is_flag=True, help="Show the parity of every case and output, instead of one row per target."
 )
 
 

@@ -30,24 +30,28 @@ if TYPE_CHECKING:
     type=PATH,
     metavar="MODEL",
     callback=existing,
-    help="The original model. [default: its outputs stored in the bundle]",
+    help="Original model. [default: the outputs of the original that are stored in the bundle]",
 )
 @click.option(
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
 )
-@click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
+@click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run if it is not found.")
 @click.option(
     "--server",
     metavar="URL",
-    help="Verify what this server of the KServe v2 protocol computes: http://HOST:PORT or grpc://HOST:PORT.",
+    help="Verify the outputs of this KServe v2 server instead: http://HOST:PORT or grpc://HOST:PORT.",
 )
-@click.option("--served-as", metavar="NAME", help="With --server: name of the model. [default: that of the bundle]")
+@click.option(
+    "--served-as",
+    metavar="NAME",
+    help="With --server: name of the model on the server. [default: the name of the bundle]",
+)
 @click.option(
     "--signer",
     type=PATH,
     metavar="FILE",
     callback=existing,
-    help="First check that the holder of this public key (PEM) has signed every file, with `fuseconv sign`.",
+    help="Public key (PEM). First check that its holder has signed every file with `fuseconv sign`.",
 )
 @model_options
 @verbose_option
@@ -67,8 +71,8 @@ def verify(
 ) -> Outcome:
     """Prove BUNDLE's parity again: compare every target, case and output with the original and with float64.
 
-    The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
-    through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
+    The options for reading a model apply to the model of --against. fuseconv-run is the program of the C++ runtime. It
+    is found through the environment variable FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
     options, whole, bundle = reading(**source), bundle, chosen(bundle, method)
     options.require_original(against)
@@ -78,8 +82,8 @@ def verify(
         raise UsageError("--served-as needs --server", where="--served-as", fix="add --server URL")
     if server is not None and (all_runtimes or against is not None):
         other = "--all-runtimes" if all_runtimes else "--against"
-        what = f"--server and {other} exclude each other"
-        raise UsageError(what, where="--server", fix=f"run the command twice, without {other} for the server")
+        what = f"--server cannot be combined with {other}"
+        raise UsageError(what, where="--server", fix=f"run the command twice, once with --server and once with {other}")
 
     if signer is not None:
         with needs_extra("sign"):

@@ -97,7 +97,7 @@ def test_a_conversion_that_fails_says_what_is_to_blame(
     status, out, err = run(capsys, *given)
     assert status == 1
     assert "rule    fast-gelu at gelu (step 0 of the plan)" in out
-    assert f"a script that shows it is written by `fuseconv blame {folder / 'model.pt2'} --rules" in out
+    assert f"to write a script that shows the difference, run `fuseconv blame {folder / 'model.pt2'} --rules" in out
     assert "error: step 0 of the plan is wrong" in err
     status, out, err = run(capsys, *given, "--json")
     assert json.loads(out)["result"]["blame"]["verdicts"][0]["rule"] == "fast-gelu"

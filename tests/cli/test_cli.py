@@ -184,11 +184,11 @@ FAILURES = {
     "no rule": (["rules", "show", "linear-actt"], 2, "did you mean linear-act?"),
     "no plan": (["convert", "{}/gate.pt2", "--plan", "{}/absent.json"], 6, "absent.json"),
     "a plan under a file": (["match", "{}/gate.pt2", "-o", "{}/noise.bin/plan.json"], 6, "is not a folder"),
-    "a plan in no folder": (["match", "{}/gate.pt2", "-o", "{}/absent/plan.json"], 6, "is missing"),
+    "a plan in no folder": (["match", "{}/gate.pt2", "-o", "{}/absent/plan.json"], 6, "does not exist"),
     "outputs in a folder's place": (
         ["run", "{}/gate.fuseconv", "--inputs", "{}/noise.bin", "-o", "{}"],
         6,
-        "the output is a folder",
+        "the output path is a folder",
     ),
     "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
     "against another form": (["verify", "{}/gate.fuseconv", "--against", "{}/noise.bin"], 2, "sha256"),

@@ -129,12 +129,12 @@ def test_outputs_are_written_as_npz(folder: Path, tmp_path: Path, capsys: pytest
     with np.load(tmp_path / "y.npz") as arrays:
         assert len(arrays.files) == 1
     status, found = run(capsys, *command, str(tmp_path / "y.csv"))
-    assert (status, found["error"]["hint"]) == (2, "use a name with .safetensors or .npz")
+    assert (status, found["error"]["hint"]) == (2, "use a path that ends with .safetensors or .npz")
     assert not (tmp_path / "y.csv").exists()
 
 
 def test_npz_has_no_bf16_and_any_name(tmp_path: Path) -> None:
     write_outputs({"file": torch.ones(2), "allow_pickle": torch.ones(1)}, tmp_path / "y.npz")
     assert set(from_file(tmp_path / "y.npz")) == {"file", "allow_pickle"}
-    with pytest.raises(UsageError, match="NumPy has no dtype bf16, which the output y has"):
+    with pytest.raises(UsageError, match="the output y cannot be written as .npz: NumPy has no dtype bf16"):
         write_outputs({"y": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "y.npz")

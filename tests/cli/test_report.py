@@ -81,12 +81,12 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "a model": (["{model}"], 2, "is not a folder"),
     "damaged": (["{damaged}"], 3, "plan.json"),
     "inside of the bundle": (["{bundle}", "-o", "{bundle}/report.html"], 2, "inside of the bundle"),
-    "a folder": (["{bundle}", "-o", "{scratch}"], 6, "the output is a folder"),
-    "no folder": (["{bundle}", "-o", "{scratch}/a/report.html"], 6, "missing"),
+    "a folder": (["{bundle}", "-o", "{scratch}"], 6, "the output path is a folder"),
+    "no folder": (["{bundle}", "-o", "{scratch}/a/report.html"], 6, "does not exist"),
     "no such method": (["{bundle}", "--method", "decode"], 2, "no method decode"),
     "no errors": (["{bundle}", "--blame", "{scratch}/absent.json"], 6, "cannot be read"),
     "other errors": (["{bundle}", "--blame", "{bundle}/manifest.json"], 2, "not the output of"),
-    "errors of two": (["{bundle}", "--blame", "x", "--blame", "x"], 2, "2 files of errors are given for 1"),
+    "errors of two": (["{bundle}", "--blame", "x", "--blame", "x"], 2, "2 --blame files are given, but the report shows only 1"),
 }
 
 

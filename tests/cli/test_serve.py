@@ -91,7 +91,7 @@ def test_it_says_what_it_serves_and_what_it_served(serve: Serve, block: Path, bu
     status, out, err = serve(client, block, f"plain={bundle}")
     assert status == 0
     assert "block: torchscript on cpu, batches of up to 8 rows of batch, delay 2 ms" in err
-    assert "plain: torchscript on cpu, one request at a time: convert with --bucket" in err
+    assert "plain: torchscript on cpu, one request at a time (convert with --bucket" in err
     assert "no authentication" in err
     assert re.search(r"warning event=request .* status=404 .*there is no model", err)
     assert "status=200" not in err
@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no server": (["verify", "{}/block.fuseconv", "--server", "http://127.0.0.1:9"], 5, "does not answer"),
     "no URL": (["verify", "{}/block.fuseconv", "--server", "localhost:9"], 2, "not a URL of HTTP"),
     "a name alone": (["verify", "{}/block.fuseconv", "--served-as", "x"], 2, "needs --server"),
-    "both": (["verify", "{}/block.fuseconv", "--server", "http://x", "--all-runtimes"], 2, "exclude each other"),
+    "both": (["verify", "{}/block.fuseconv", "--server", "http://x", "--all-runtimes"], 2, "cannot be combined"),
 }
 
 

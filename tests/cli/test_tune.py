@@ -108,7 +108,7 @@ def test_explain_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str
 def test_bench_shows_what_each_rule_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("bench", folder / "model.fuseconv", "--target", "export", "--rounds", 9)
     _, out, _ = run(capsys, *arguments)
-    at = out.index("a call with and without each class of matches, measured at the conversion")
+    at = out.index("times of a call with and without each class of matches, measured during the conversion")
     rows = [line.split()[:2] for line in out[at:].splitlines()[3:]]
     assert rows == [["export", "abs-chain"], ["export", "lerp-relu"]]
     assert "95 % interval" in out
@@ -199,7 +199,7 @@ def test_what_does_not_measure_refuses_to(
     value = [folder / "model.fuseconv" / "plan.json"] if other == "--plan" else []
     status, _, err = run(capsys, "convert", folder / "model.pt2", other, *value, *words)
     assert status == 2
-    assert f"{words[0]} measures, and {other} does not" in err
+    assert f"{words[0]} cannot be combined with {other}" in err
 
 
 @pytest.mark.parametrize(

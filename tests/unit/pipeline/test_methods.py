@@ -182,7 +182,7 @@ def test_the_commands_know_the_methods(
         (["convert", "{}/manifest.json", "--method", "Encode"], "'Encode' is not a name"),
         (["convert", "{}/manifest.json", "--method", "a", "--method", "a=b"], "the method a is given twice"),
         (["convert", "{}/manifest.json", "--method", "a", "--input", "x=f32[8]"], "'a:x=f32[8]'"),
-        (["convert", "{}/manifest.json", "--method", "a", "--lock"], "--lock is for a model with one method"),
+        (["convert", "{}/manifest.json", "--method", "a", "--lock"], "--lock cannot be combined with --method"),
         (["tune", "{}"], "this needs one of them"),
     ],
 )
