@@ -37,12 +37,12 @@ def difference(
         fp64: the outputs of the program in float64.
     """
     if not len(original) == len(program) == len(names):
-        counts = f"the model returns {len(original)} tensors, the exported program {len(program)}"
-        return f"{counts}; its graph declares {len(names)}"
+        counts = f"the model returns {len(original)} tensors, but the exported program returns {len(program)}"
+        return f"{counts}, and its graph declares {len(names)}"
     for at, (name, ours, captured) in enumerate(zip(names, original, program, strict=True)):
         if ours.dtype != captured.dtype or ours.shape != captured.shape:
             kinds = [f"{one.dtype} {list(one.shape)}" for one in (ours, captured)]
-            return f"output {name} is {kinds[0]} in the model and {kinds[1]} in the exported program"
+            return f"output {name} is {kinds[0]} in the model, but {kinds[1]} in the exported program"
         if torch.equal(ours, captured):
             continue
         row = compare(ours, captured, fp64[at])
@@ -115,7 +115,7 @@ def not_the_original(reason: str, original: Original, when: str) -> UnsupportedE
         f"the exported program and the model give different results {when}: {reason}",
         where=type(original.module).__name__,
         fix="look for code that behaves differently during export (torch.compiler.is_exporting, isinstance of a size, "
-        "Python state kept between calls), or narrow the ranges in --input",
+        "Python state that a call leaves for the next one), or narrow the ranges in --input",
     )
 
 
@@ -133,7 +133,7 @@ def _disagreement(
         return UnsupportedError(
             "the model returns different results for the same inputs",
             where=where,
-            fix="make the outputs depend on nothing but the inputs",
+            fix="make the outputs depend only on the inputs",
         )
     if differs(ordinary):
         return not_the_original(reason, original, f"at {at}" if at else "on random inputs")
@@ -166,6 +166,6 @@ def _narrower(
             if not only.min <= tried[name] <= only.max:
                 ranges.append(only)
     if ranges:
-        return f"write {' or '.join(map(str, ranges))} in --input, or give a fixed size"
+        return f"write {' or '.join(map(str, ranges))} in --input, or give a static size"
     names = [name for name in tried if tried[name] != ordinary[name]] or list(tried)
-    return f"narrow the ranges of {' and '.join(names)} in --input, or give fixed sizes"
+    return f"narrow the ranges of {' and '.join(names)} in --input, or give static sizes"

@@ -62,7 +62,9 @@ def capture(subject: Subject) -> Program:
     except multiples.NarrowedError as error:
         raise explain_narrowed(error, subject, tensors, export) from error
     if not flat.outputs:
-        raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
+        raise UnsupportedError(
+            "the model returns no tensor", where=type(subject.module).__name__, fix="return at least one tensor"
+        )
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)
     purify(flat.exported)

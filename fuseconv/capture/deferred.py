@@ -49,7 +49,7 @@ def _proved(export: Callable[[bool], ExportedProgram]) -> ExportedProgram | None
     try:
         exported = export(True)
     except Exception as error:  # noqa: BLE001 - the error without assertions is more helpful
-        logging.getLogger("fuseconv").debug("export with assertions: %s", error)
+        logging.getLogger("fuseconv").debug("the export with assertions failed: %s", error)
         return None
     if not all(_drop(exported, node) for node in _assertions(exported)):
         return None

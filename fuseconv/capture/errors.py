@@ -47,10 +47,10 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     args, kwargs = arguments(subject.call, tensors)
     shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
     told = _explain(
-        error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
+        error, subject.module, args, kwargs, shapes, "correct the sizes, dtypes and ranges in --input, or --input-range"
     )
     if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
-        told.fix = f"the model accepts {' and '.join(map(str, accepted))}: write that in --input"
+        told.fix = f"write {' and '.join(map(str, accepted))} in --input, which the model accepts"
     return told
 
 
@@ -89,7 +89,7 @@ def explain_suspect(
     return UnsupportedError(
         f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
         where=_guard_line(suspect.dims, subject, tensors, export) or type(subject.module).__name__,
-        fix=f"narrow the ranges of {' and '.join(suspect.dims)} in --input, or give fixed sizes",
+        fix=f"narrow the ranges of {' and '.join(suspect.dims)} in --input, or give static sizes",
     )
 
 
@@ -101,13 +101,11 @@ def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
     elif to is None:
         what, fix = (
             f"the model does not treat all sizes of {dim} alike",
-            f"give a fixed size instead of {dim} in --input",
+            f"give a static size instead of {dim} in --input",
         )
     elif to.min == to.max:
         what = f"the model works only with {name} = {to.min}: its code specializes this dim to the exported size"
-        fix = (
-            f"if intended, give a fixed size instead of {dim}; otherwise change that line to read the size from x.shape"
-        )
+        fix = f"if that is intended, give a static size instead of {dim}; if not, change that line to read x.shape"
     else:
         step = f", in multiples of {to.step}" if to.step > 1 else ""
         what, fix = f"the model works only with {name} within {to.min}..{to.max}{step}", f"write {to} in --input"
@@ -200,7 +198,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         return UnsupportedError(
             f"the model constrains its dims in a way that --input cannot express: {bullet}",
             where=where,
-            fix="give a fixed size instead of the dim in --input",
+            fix="give a static size instead of the dim in --input",
         )
     wanted, dim = suggestions[name], dims[name]
     where = _guard_line((name,), subject, tensors, export) or type(subject.module).__name__
@@ -216,7 +214,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     return UnsupportedError(
         f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, where k is an integer",
         where=where,
-        fix=f"give a fixed size of that form instead of {dim} in --input",
+        fix=f"give a static size of that form instead of {dim} in --input",
     )
 
 
@@ -230,7 +228,7 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
     try:
         export(subject, tensors)
     except Exception as error:  # noqa: BLE001 - it is known to fail; only the recorded guards matter
-        logging.getLogger("fuseconv").debug("second export: %s", error)
+        logging.getLogger("fuseconv").debug("the second export failed: %s", error)
     finally:
         logger.removeHandler(trail)
         logger.setLevel(level)
@@ -260,4 +258,4 @@ def _spec(contract: Contract, index: int) -> Any:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "the error has no message")

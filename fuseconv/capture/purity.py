@@ -35,7 +35,7 @@ def purify(exported: ExportedProgram) -> None:
     for node in list(graph.nodes):
         if draws(node):
             raise UnsupportedError(
-                f"{node.target} generates random numbers, so no two runs give the same result",
+                f"{node.target} generates random numbers, so that no two calls return the same result",
                 where=source_line(node),
                 fix="convert in eval mode, or pass the random numbers in as an input",
             )
@@ -43,7 +43,7 @@ def purify(exported: ExportedProgram) -> None:
             for owner in _owners(operand):
                 if owner.name in states:
                     raise UnsupportedError(
-                        f"{node.target} mutates {states[owner.name]}, so each call depends on the calls before it",
+                        f"{node.target} writes to {states[owner.name]} in place, so a call depends on earlier calls",
                         where=source_line(node),
                         fix="convert in eval mode, or pass the state in as an input and return it as an output",
                     )

@@ -45,7 +45,7 @@ def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
     names = [name for name, _, _ in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"input {name} is given twice", where=f"--input {name}", fix="give each input once")
+            raise UsageError(f"input {name} is given twice", where=f"--input {name}", fix="give each input only once")
     return tuple(
         TensorSpec(name, dtype, tuple(_resolve(size, dims, name) for size in shape)) for name, dtype, shape in parsed
     )
@@ -63,8 +63,10 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, _, output = text.replace(" ", "").partition("=")
         if not name or not output or name in states:
-            fix = "write INPUT=OUTPUT, once per input, for example --state cache=new_cache"
-            raise UsageError(f"{text!r} is not a state", where=f"--state {text!r}", fix=fix)
+            fix = "write INPUT=OUTPUT, once for each input, for example --state cache=new_cache"
+            raise UsageError(
+                f"the state {text!r} cannot be parsed, or its input is given twice", where=f"--state {text!r}", fix=fix
+            )
         states[name] = output
     return states
 
@@ -92,7 +94,7 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
                 "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
             )
         if ranges.setdefault(match["name"], bounds) != bounds:
-            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
+            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give only one of them")
     return ranges
 
 
@@ -102,7 +104,9 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
     if match is None:
         raise UsageError("the input specification cannot be parsed", where=where, fix=_GRAMMAR)
     if match["name"] in _RESERVED:
-        raise UsageError(f"an input cannot be named {match['name']}", where=where, fix="use another name")
+        raise UsageError(
+            f"an input cannot be named {match['name']}", where=where, fix="rename the input: this name is reserved"
+        )
     dtype = dtype_named(match["dtype"])
     if dtype is None:
         raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
@@ -134,5 +138,5 @@ def _resolve(size: int | str, dims: Mapping[str, Dim], name: str) -> int | Dim:
     if isinstance(size, int):
         return size
     if size not in dims:
-        raise UsageError(f"dim {size} has no range", where=f"--input {name}", fix=f"write {size}:MIN..MAX once")
+        raise UsageError(f"dim {size} has no range", where=f"--input {name}", fix=f"write {size}:MIN..MAX in one place")
     return dims[size]

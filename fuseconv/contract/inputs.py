@@ -86,7 +86,11 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
     tensors = _read(path, None if contract is None else [spec.name for spec in contract.inputs])
     check_plain_tensors(tensors, str(path))
     if bad := [name for name, tensor in tensors.items() if str(tensor.dtype) not in SHORT_DTYPES]:
-        raise UsageError(f"{bad[0]} has dtype {tensors[bad[0]].dtype}", where=str(path), fix=f"use {', '.join(DTYPES)}")
+        raise UsageError(
+            f"input {bad[0]} has the unsupported dtype {tensors[bad[0]].dtype}",
+            where=str(path),
+            fix=f"use one of {', '.join(DTYPES)}",
+        )
     if contract is None:
         return tensors
     names = [spec.name for spec in contract.inputs]
@@ -94,7 +98,7 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
         raise UsageError(
             f"the file contains {', '.join(tensors) or 'no tensors'}, but the model takes {', '.join(names)}",
             where=str(path),
-            fix="save one tensor per input, under the input's name",
+            fix="save one tensor for each input, under the input's name",
         )
     ordered = {name: tensors[name].to(contract.device) for name in names}
     contract.bind(tuple(ordered.values()), {})
@@ -115,7 +119,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     try:
         data = read_plain(path, None)
     except OSError as error:
-        what = f"the inputs cannot be read: {error.strerror}"
+        what = f"the inputs file cannot be read: {error.strerror}"
         raise FileError(what, where=str(path), fix="check the path and its read permission") from error
     try:
         kind = container_of(data[:HEAD], len(data))
@@ -128,15 +132,15 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     except (SafetensorError, *_NO_ZIP, *_NO_ARRAYS) as error:
         raise _not_tensors(path, str(error)) from error
     except pickle.UnpicklingError as error:
-        raise _not_tensors(path, "it holds other objects, or is damaged") from error
+        raise _not_tensors(path, "it contains other objects, or is damaged") from error
 
 
 def _not_tensors(path: Path, reason: str) -> RefusedError:
     return RefusedError(
-        f"the inputs file does not hold plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
+        f"the inputs file cannot be read as plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
         where=str(path),
-        fix="save a dict of one tensor per input with safetensors.torch.save_file, numpy.savez or torch.save, "
-        "or a list of them with torch.save",
+        fix="save a dict with one tensor for each input with safetensors.torch.save_file, numpy.savez or torch.save, "
+        "or a list of the tensors with torch.save",
     )
 
 
@@ -148,16 +152,16 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
         keys = names if names is not None else [f"input_{index}" for index in range(len(value))]
         if len(keys) != len(value):
             raise UsageError(
-                f"the file holds a {type(value).__name__} of {_counted(len(value), 'tensor')}, "
+                f"the file contains a {type(value).__name__} of {_counted(len(value), 'tensor')}, "
                 f"but the model takes {_counted(len(keys), 'input')}",
                 where=str(path),
-                fix=f"save a {type(value).__name__} of one tensor per input, in this order: {', '.join(keys)}",
+                fix=f"save a {type(value).__name__} with one tensor for each input, in this order: {', '.join(keys)}",
             )
         return dict(zip(keys, value, strict=True))
     if isinstance(value, Mapping):
         _check_items(value, value, path)
         return {str(name): tensor for name, tensor in value.items()}
-    raise _not_tensors(path, f"it holds {_kind(value)}")
+    raise _not_tensors(path, f"it contains {_kind(value)}")
 
 
 def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
@@ -167,7 +171,7 @@ def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None
     """
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
-            raise _not_tensors(path, f"it holds a {type(value).__name__} whose item {key!r} is {_kind(item)}")
+            raise _not_tensors(path, f"it contains a {type(value).__name__} whose item {key!r} is {_kind(item)}")
 
 
 def _kind(value: object) -> str:

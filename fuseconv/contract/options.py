@@ -54,7 +54,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.trust.difference(TRUST)):
-            raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
+            raise UsageError(
+                f"unknown kind of trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}"
+            )
         if self.dtype is not None:
             short = dtype_named(self.dtype)
             if short not in FLOATS:
@@ -79,7 +81,7 @@ class Options:
             UsageError: a field differs from its default, and `against` is None.
         """
         if against is None and (flags := self.flags()):
-            what = f"{flags[0]} applies only to the original model"
+            what = f"{flags[0]} applies only to the original model, which is not given"
             raise UsageError(what, where=flags[0], fix="add --against MODEL")
 
     def require(self, trust: str, what: str, where: str, names: str = "", also: str = "") -> None:
@@ -99,5 +101,5 @@ class Options:
             raise RefusedError(
                 f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
                 where=where,
-                fix=f"if you trust its author, add --trust {trust}{also}",
+                fix=f"if you trust the author, add --trust {trust}{also}",
             )

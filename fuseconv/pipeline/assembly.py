@@ -65,7 +65,7 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
             raise UsageError(
                 f"unknown target {name}",
                 where="--target",
-                fix=f"use one of {', '.join(sorted(targets.TARGETS))}; for several, repeat --target",
+                fix=f"use one of {', '.join(sorted(targets.TARGETS))}; to use several, repeat --target",
             )
     is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
     every = sorted(name for name, target in targets.TARGETS.items() if is_built or not target.SPEC.plugin)

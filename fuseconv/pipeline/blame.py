@@ -81,14 +81,14 @@ def blame(
     """
     folder, options = Path(model), options or Options()
     if output is not None and Path(output).exists() and not Path(output).is_dir():
-        raise FileError("the output is not a folder", where=str(output), fix="choose the path of a folder")
+        raise FileError("the output path is not a folder", where=str(output), fix="choose the path of a folder")
     is_bundle = (folder / MANIFEST).is_file()
     for name, value in (("--rules", rules), ("--no-rule", without), ("--plan", plan), ("--allow", allow)):
         if is_bundle and value:
-            what = f"{name} applies only to a model; a bundle has its plan"
+            what = f"{name} applies only to a model: a bundle contains its plan"
             raise UsageError(what, where=name, fix=f"remove {name}")
     if against is not None and not is_bundle:
-        raise UsageError("--against needs a bundle", where="--against", fix="remove it, or give a bundle")
+        raise UsageError("--against needs a bundle", where="--against", fix="remove --against, or give a bundle")
     with tempfile.TemporaryDirectory() as scratch:
         search = Search(Path(scratch if output is None else output), time_limit)
         compared = (
@@ -162,7 +162,9 @@ def _of_bundle(
     if against is None:
         if about := options.flags():
             raise UsageError(
-                f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL"
+                f"{about[0]} applies only to the original model, which is not given",
+                where=about[0],
+                fix="add --against MODEL",
             )
         program = _stored_program(folder, manifest, references)
     else:
@@ -182,7 +184,7 @@ def _stored_program(folder: Path, manifest: Manifest, references: Sequence[Refer
     weights = {name: tensor for name, tensor in first.items() if tensor is not None}
     if missing := [name for name in tied if name not in weights]:
         raise UnsupportedError(
-            f"the bundle does not have the weight {missing[0]} of the original, which its program has merged or folded",
+            f"the bundle lacks the original's weight {missing[0]}, which the conversion merged or folded",
             where=str(folder),
             fix="add --against MODEL",
         )

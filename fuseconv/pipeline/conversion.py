@@ -96,7 +96,7 @@ class Conversion:
             return None
         kept = " ".join(f"--target {one.target}" for one in self.written)
         what = f"targets were left out: {'; '.join(f'{one.target}: {one.reason}' for one in left)}"
-        where, fix = str(self.bundle), f"the other targets passed; request only those with {kept}"
+        where, fix = str(self.bundle), f"the other targets passed; to convert only these, use {kept}"
         if wrong:
             return ParityError(what, where=where, fix=fix, blame=self.blame)
         return UnsupportedError(what, where=where, fix=fix)

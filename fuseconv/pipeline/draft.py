@@ -74,10 +74,14 @@ def draft(
 
 def _check_free(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise FileError("the output exists", where=str(path), fix="choose another path with -o, or remove it")
+        raise FileError(
+            "the output path already exists", where=str(path), fix="choose another path with -o, or remove it"
+        )
     parent = path.absolute().parent
     if not parent.is_dir():
-        raise FileError("the folder of the output is missing", where=str(parent), fix="create it, or choose another")
+        raise FileError(
+            "the folder of the output does not exist", where=str(parent), fix="create it, or choose another"
+        )
 
 
 def _write(path: Path, text: str) -> None:

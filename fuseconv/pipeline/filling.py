@@ -162,7 +162,7 @@ class Filling:
         self.tactics = measured.problems
         if self.frozen and measured.failures:
             target, why = next(iter(measured.failures.items()))
-            raise FrozenError(f"the target {target} fails with the tactics of the lock: {why}", fix=LOCK)
+            raise FrozenError(f"the target {target} fails with the lock's tactics: {why}", fix=LOCK)
 
     def _described(self) -> Manifest:
         return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)
@@ -206,7 +206,7 @@ class Filling:
         return ParityError(
             f"step {number} of the plan is wrong (rule {step.rule} at {step.nodes[-1]}): {verdict.why}",
             where=f"/steps/{number}",
-            fix="leave out the step or its rule, or keep the bundle, marked as failing, with --allow-mismatch",
+            fix="leave out the step or its rule, or keep the bundle and mark it as failing with --allow-mismatch",
         )
 
     def _take_out(self) -> bool:

@@ -64,5 +64,5 @@ def check_frozen(
     for target, choices in (chosen.choices if chosen is not None else {}).items():
         left = [name for name, choice in choices.items() if not choice.applied]
         if lost := [name for name in left if name not in found.get(target, {})]:
-            what = f"the lock leaves matches alone in the target {target} that are not found: {lost[0]}"
+            what = f"the lock leaves alone a match in the target {target} that was not found: {lost[0]}"
             raise FrozenError(what, where=f"{path} (/chosen/{folder.name})", fix=LOCK)

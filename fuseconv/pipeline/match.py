@@ -67,7 +67,7 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
     names = sorted(searches.union(rule.allow for rule in known if rule.allow is not None))
     for name in allow:
         if name not in names:
-            fix = f"use one of {', '.join(names)}" if names else "leave it out"
+            fix = f"use one of {', '.join(names)}" if names else "leave --allow out"
             raise UsageError(f"no rule declares {name} in `allow`", where=f"--allow {name}", fix=fix)
 
 

@@ -42,7 +42,7 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
     check_outside(output, folder)
     if choose_target(manifest, target, folder) not in _WRITABLE:
         raise UsageError(
-            f"the target {target} cannot be written with its weights from a bundle",
+            f"the target {target} of a bundle cannot be written as a file that contains the weights",
             where="--target",
             fix=f"use one of {', '.join(_WRITABLE)}, or convert the model with --self-contained {target}",
         )

@@ -65,7 +65,7 @@ def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, di
     """
     if str(ARTIFACT) not in manifest.files:
         raise UnsupportedError(
-            "the bundle has no original program, so new weights cannot be proved",
+            "the bundle does not contain the original program, which the parity check of new weights needs",
             where=str(bundle),
             fix="convert the model again with this version of fuseconv",
         )

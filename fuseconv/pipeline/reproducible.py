@@ -20,7 +20,7 @@ def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[st
         if is_asked:
             locked = "; or convert with it and --lock once, and then with --frozen --reproducible"
             raise UsageError(
-                f"--reproducible measures nothing, and {flag} does",
+                f"--reproducible cannot be combined with {flag}: {flag} runs benchmarks, whose results vary",
                 where="--reproducible",
                 fix=f"remove {flag}{'' if flag == '--not-slower-than' else locked}",
             )

@@ -65,7 +65,7 @@ class RuleTest:
         own = {rule.name for rule in known if rule.file in files}
         if not own:
             what = "the file has no rules of its own"
-            raise UsageError(what, where=str(path), fix='write rules in its field "rules"')
+            raise UsageError(what, where=str(path), fix='write rules into its field "rules"')
         found = plan(self.program, known, device=self.program.contract.device, targets=target_names(()))
         told = explanation.explain(found, known)
         return Tested(tuple(rule for rule in told.rules if rule.rule in own))

@@ -108,7 +108,7 @@ class _Bench:
         tried = list(forms.values())[-1]
         if not any(step.rule == SEARCH and step.replace == tried.lines for step in plan.applied):
             why = [miss.reason for miss in plan.misses if miss.rule == SEARCH]
-            raise ParityError(why[-1] if why else "an earlier match takes part of the region")
+            raise ParityError(why[-1] if why else "an earlier match already uses a part of the region")
         folder = self.scratch / f"{self._count}.fuseconv"
         self._count += 1
         folder.mkdir()

@@ -24,7 +24,7 @@ def peers_of(wanted: Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
         if name not in PEERS:
             fix = f"use one or more of {', '.join(PEERS)}"
-            raise UsageError(f"there is no peer {name!r}", where=f"--not-slower-than {name}", fix=fix)
+            raise UsageError(f"unknown peer {name!r}", where=f"--not-slower-than {name}", fix=fix)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -62,7 +62,7 @@ def check_speed(
         raise SlowerError(
             f"the bundle is slower than {', '.join(one.peer for one in lost)}: {times}",
             where=str(model),
-            fix="leave out what does not pay with --tune full or --no-rule, or remove the peer from --not-slower-than",
+            fix="leave out slow fusions with --tune full or --no-rule, or remove the peer from --not-slower-than",
             rows=found,
         )
     return tuple(found)
@@ -83,5 +83,5 @@ def _write_unfused(filling: Filling, folder: Path) -> None:
         raise UpstreamError(
             f"the peer {AOTI} cannot be timed: {error.what}",
             where=f"--not-slower-than {AOTI}",
-            fix=f"correct what the reason names, or remove {AOTI} from --not-slower-than",
+            fix=f"correct what the message names, or remove {AOTI} from --not-slower-than",
         ) from error

@@ -253,5 +253,5 @@ def _differs(report: Report, path: Path) -> ParityError:
         f"with the new weights, output {row.output} of the target {row.target} differs in case {row.case}: "
         f"{row.row.reason}",
         where=str(path),
-        fix="convert the model with these weights: a rule may depend on the values of the old ones",
+        fix="convert the model with these weights: a rule may depend on the values of the old weights",
     )

@@ -107,7 +107,7 @@ def tune(
     if measured.failures:
         name, reason = next(iter(measured.failures.items()))
         raise UpstreamError(
-            f"the target {name} failed while it was measured: {reason}",
+            f"the target {name} failed during the measurement: {reason}",
             where=str(folder),
             fix="run `fuseconv verify`, or leave the target out with --target",
         )
@@ -127,9 +127,9 @@ def tune(
 def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
     device = manifest.contract.device
     return (
-        f"the bundle is for {device}, whose ops have one tactic"
+        f"the bundle is for {device}, where each op has only one tactic"
         if device != "cuda"
-        else f"{', '.join(names)} does not call the ops of fuseconv"
+        else f"{', '.join(names)} does not call ops of fuseconv"
     )
 
 
@@ -144,7 +144,7 @@ def _check_writable(folder: Path) -> None:
             raise FileError(
                 "the bundle cannot be replaced, because a folder is read-only",
                 where=str(path),
-                fix="make a copy of the bundle and tune that",
+                fix="copy the bundle, and tune the copy",
             )
 
 

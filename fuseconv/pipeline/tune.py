@@ -48,7 +48,9 @@ def tune_of(wanted: Tune | None, device: str) -> Tune:
         UsageError: the argument is not one of `none`, `quick` and `full`.
     """
     if wanted is not None and wanted not in get_args(Tune):
-        raise UsageError(f"tune is {wanted!r}", where="--tune", fix=f"use one of {', '.join(get_args(Tune))}")
+        raise UsageError(
+            f"unknown value {wanted!r} of tune", where="--tune", fix=f"use one of {', '.join(get_args(Tune))}"
+        )
     return wanted or ("quick" if device == "cuda" else "none")
 
 

@@ -76,9 +76,9 @@ def _verify_methods(folder: Path, against: str | Path | None, options: Options, 
     methods = open_methods(folder).methods
     if against is not None:
         raise UsageError(
-            f"the original is that of one of the methods {', '.join(methods)}",
+            f"an original model belongs to one method, but the bundle has the methods {', '.join(methods)}",
             where="--against",
-            fix=f"verify one of them, such as {method_folder(folder, methods[0])}",
+            fix=f"verify the bundle of one method, such as {method_folder(folder, methods[0])}",
         )
     rows: list[OutputRow] = []
     untried: dict[str, str] = {}
@@ -131,7 +131,9 @@ def _original(
     if against is None:
         if about := options.flags():
             raise UsageError(
-                f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL"
+                f"{about[0]} applies only to the original model, which is not given",
+                where=about[0],
+                fix="add --against MODEL",
             )
         return None, None
     _, program = read_program(against, verification.as_converted(manifest, against, options), progress)

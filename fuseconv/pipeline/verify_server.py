@@ -56,7 +56,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     binary = BINARY in about.get("extensions", [])
     references = read_reference(folder / REFERENCE, replace(contract, device="cpu"))  # only the server needs a GPU
     sendable = [one for one in tried_of(references) if binary or _is_finite(one.case.inputs)]
-    unsent = {one.case.name: "JSON has no NaN" for one in tried_of(references) if one not in sendable}
+    unsent = {one.case.name: "JSON cannot represent NaN" for one in tried_of(references) if one not in sendable}
 
     def run(case: Case) -> Sequence[torch.Tensor]:
         arrays = [of_torch(tensor).array for tensor in case.inputs]
@@ -86,9 +86,9 @@ def _check_inputs(described: Mapping[str, Any], contract: Contract, client: Clie
         served = {}
     if served != expected:
         raise UsageError(
-            f"the model {client.model} of the server takes {_spelled(served)}, the bundle takes {_spelled(expected)}",
+            f"the server's model {client.model} takes {_spelled(served)}, but the bundle takes {_spelled(expected)}",
             where=client.url,
-            fix="give the bundle that the server serves, or the name of its model with --served-as",
+            fix="give the bundle that the server serves, or name its model with --served-as",
         )
 
 

@@ -60,13 +60,13 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     check_text(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(
-            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set, but ignored: a source that runs code needs --trust"
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set, but fuseconv ignores it: a source that runs code needs --trust"
         )
     check_device(options.device)
     form = sniff(path)
     if options.model is not None and form not in _BUILT:
         raise UsageError(
-            f"the source is of the form {form} and already contains its model",
+            f"the source has the format {form}, which already contains the model",
             where=f"--model {options.model}",
             fix="remove --model",
         )
@@ -76,7 +76,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     elif options.method is not None:
         if form not in _MODULES:
             raise UsageError(
-                f"the source is of the form {form}, which has no method but forward",
+                f"the source has the format {form}, whose only method is forward",
                 where=f"--method {options.method}",
                 fix="save the module itself, with torch.save or as a state dict",
             )

@@ -63,11 +63,11 @@ def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch
         other = name.removesuffix(_A) + _B
         target = _named(f"{module}.weight", weights, folder)
         if other not in tensors:
-            raise _refused(f"{other} is missing", folder)
+            raise _refused(f"the adapter lacks the factor {other}", folder)
         found[target] = _sum(weights[target], tensors[name], tensors[other], _scale(config, module), config, folder)
         used.add(other)
     if alone := sorted(name for name in tensors if name.endswith(_B) and name not in used):
-        raise _refused(f"the other factor of {listed(alone)} is missing", folder)
+        raise _refused(f"the adapter lacks the other factor of {listed(alone)}", folder)
     return found
 
 
@@ -82,11 +82,11 @@ def _sum(
     if weight.dim() != 2 or a.dim() != 2 or b.dim() != 2:
         raise UnsupportedError("the adapter changes a weight that is not a matrix", where=str(folder), fix=_MERGE)
     if b.shape[1] != a.shape[0]:
-        raise _refused(f"its factors have the ranks {a.shape[0]} and {b.shape[1]}", folder)
+        raise _refused(f"the adapter's factors have different ranks, {a.shape[0]} and {b.shape[1]}", folder)
     wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
     product: torch.Tensor = scale(a.shape[0]) * (b.to(wide) @ a.to(wide))
     product = product.T if config.get("fan_in_fan_out") else product
-    _check(product.shape, weight.shape, "the product of its factors", folder)
+    _check(product.shape, weight.shape, "the product of the adapter's factors", folder)
     return (weight.to(wide) + product).to(weight.dtype)
 
 
@@ -112,12 +112,13 @@ def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
     ends = [key for key in weights if key == name or key.endswith(f".{name}") or name.endswith(f".{key}")]
     if name in weights or len(ends) == 1:
         return name if name in weights else ends[0]
-    raise _refused(f"the model has no weight {name}" if not ends else f"{name} may be {listed(sorted(ends))}", folder)
+    what = f"more than one weight of the model may be the adapter's {name}: {listed(sorted(ends))}"
+    raise _refused(what if ends else f"the model has no weight {name}", folder)
 
 
 def _check(found: torch.Size, own: torch.Size, name: str, folder: Path) -> None:
     if found != own:
-        raise _refused(f"{name} is {list(found)}, but the weight is {list(own)}", folder)
+        raise _refused(f"{name} has the shape {list(found)}, but the weight has the shape {list(own)}", folder)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -127,14 +128,18 @@ def _config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refused(f"adapter_config.json cannot be read: {error}", folder) from error
     if kind != "LORA":
-        raise UnsupportedError(f"the adapter is of the kind {kind}, not LORA", where=str(folder), fix=_MERGE)
+        raise UnsupportedError(f"the adapter has the PEFT type {kind}, not LORA", where=str(folder), fix=_MERGE)
     if others := [name for name in _UNSUPPORTED if config.get(name)]:
-        raise UnsupportedError(f"the adapter uses {listed(others)}", where=str(folder), fix=_MERGE)
+        raise UnsupportedError(
+            f"the adapter uses {listed(others)}, which fuseconv does not support", where=str(folder), fix=_MERGE
+        )
     if str(start := config.get("init_lora_weights")).lower().startswith(_CHANGES_THE_MODEL):
-        what = f"the adapter was begun with {start}, which changes the weights of the model"
+        what = f"the adapter was initialized with {start}, which changes the weights of the model"
         raise UnsupportedError(what, where=str(folder), fix=_MERGE)
     if config.get("bias", "none") != "none":
-        raise UnsupportedError("the adapter changes biases", where=str(folder), fix=_MERGE)
+        raise UnsupportedError(
+            "the adapter changes biases, which fuseconv does not support", where=str(folder), fix=_MERGE
+        )
     assert isinstance(config, dict)
     return config
 
@@ -142,7 +147,7 @@ def _config(folder: Path) -> dict[str, Any]:
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     path = folder / "adapter_model.safetensors"
     if not path.is_file():
-        raise _refused("adapter_model.safetensors is missing", folder)
+        raise _refused("the adapter's folder has no adapter_model.safetensors", folder)
     tensors: dict[str, torch.Tensor] = read_tensors(path)
     return tensors
 

@@ -127,7 +127,7 @@ def load_exported(path: Path, named: Path) -> ExportedProgram:
         raise UpstreamError(
             f"torch {torch.__version__} cannot read the archive: {error}",
             where=str(named),
-            fix="save it again with torch.export.save of this torch version, or first register the operators it uses",
+            fix="save it again with torch.export.save of this torch version, or first register the ops that it uses",
         ) from error
 
 
@@ -149,9 +149,9 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
         name = member.name.removeprefix(root)
         if name.startswith("data/aotinductor/"):
             raise RefusedError(
-                "the archive holds compiled code",
+                "the archive contains compiled code",
                 where=f"{path}: {member.name}",
-                fix="convert the exported program that it was compiled from",
+                fix="convert the exported program from which the code was compiled",
             )
         if name.startswith("models/"):
             programs.append(member)
@@ -165,9 +165,9 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
             _screen_payloads(path, member)
     if len(programs) != 1 or not programs[0].name.endswith("models/model.json"):
         raise UnsupportedError(
-            f"the archive holds {len(programs)} programs; one named `model` is read",
+            f"the archive contains {len(programs)} programs, but must contain exactly one, with the name `model`",
             where=str(path),
-            fix="save one program with torch.export.save",
+            fix="save a single program with torch.export.save",
         )
     program = read_member(path, programs[0])
     screen_program(program, f"{path}: {programs[0].name}")
@@ -210,7 +210,7 @@ def _import_tree_types(names: frozenset[str], path: Path) -> None:
             importlib.import_module(name.rpartition(".")[0])
         except ImportError as error:
             raise UnsupportedError(
-                f"the program takes or returns a {name}, which cannot be imported: {error}",
+                f"the program takes or returns a {name}, whose class cannot be imported: {error}",
                 where=str(path),
                 fix="pip install 'fuseconv[huggingface]', or export the model so that it returns plain tensors",
             ) from error
@@ -228,7 +228,7 @@ def _screen_pickle(path: Path, member: Member) -> None:
     try:
         load_plain_pickle(io.BytesIO(data))
     except pickle.UnpicklingError as error:
-        raise _refused(path, member, "is a pickle of something other than plain tensors") from error
+        raise _refused(path, member, "is a pickle with other objects than plain tensors") from error
 
 
 def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
@@ -236,10 +236,10 @@ def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
         with zipfile.ZipFile(io.BytesIO(data)) as nested:
             pickles = [name for name in nested.namelist() if name.endswith(".pkl")]
             if len(pickles) != 1 or nested.getinfo(pickles[0]).file_size > len(data):
-                raise RefusedError("the member is not a file of tensors", where=where)
+                raise RefusedError("the archive's member is not a file of tensors", where=where)
             return unsafe_globals(nested.read(pickles[0]), where)
     except zipfile.BadZipFile as error:
-        raise RefusedError("the member is not a file of tensors", where=where) from error
+        raise RefusedError("the archive's member is not a file of tensors", where=where) from error
 
 
 def _screen_payloads(path: Path, member: Member) -> None:
@@ -258,7 +258,7 @@ def _screen_payloads(path: Path, member: Member) -> None:
 
 def _refused(path: Path, member: Member, what: str) -> RefusedError:
     return RefusedError(
-        f"the archive is not plain data: a member {what}",
+        f"the archive contains more than plain data: a member {what}",
         where=f"{path}: {member.name}",
         fix="save it again with torch.export.save, with plain tensors as weights and example inputs",
     )
@@ -308,7 +308,7 @@ def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpe
             raise UnsupportedError(
                 f"input {name} has the size {size.node.expr}, which is computed from other dims",
                 where=f"input {name}",
-                fix="export it with independent dims, multiples of them, or static sizes",
+                fix="export the model with independent dims, multiples of dims, or static sizes",
             )
         return dims[symbol]
 

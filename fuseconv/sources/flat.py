@@ -65,7 +65,7 @@ def flatten(
     tensors = [spec for spec in users if not isinstance(spec.arg, ConstantArgument)]
     if bad := [spec.arg.name for spec in tensors if not isinstance(spec.arg, TensorArgument)]:
         raise UnsupportedError(
-            f"the input {bad[0]} is not a tensor", where=bad[0], fix="make it a constant of the model"
+            f"the input {bad[0]} is not a tensor", where=bad[0], fix="make the input a constant of the model"
         )
     order = _order(exported, users, call) if call else [spec.arg.name for spec in tensors]
     for spec in users:
@@ -157,7 +157,7 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
     specs = exported.graph_signature.output_specs
     if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
         raise UnsupportedError(
-            f"the exported program mutates {bad[0].target} ({bad[0].kind.name.lower()})",
+            f"the exported program writes to {bad[0].target} in place ({bad[0].kind.name.lower()})",
             where=str(bad[0].target),
             fix="export the model in eval mode, so that it does not update its state",
         )

@@ -22,7 +22,7 @@ HEAD = 4096
 _EXPORT = "torch.export.save(torch.export.export(module, inputs), 'model.pt2')"
 _KERAS = (
     "in Python with KERAS_BACKEND=torch, keras.saving.load_model(path) returns a torch.nn.Module; save it with "
-    f"{_EXPORT}, and convert that"
+    f"{_EXPORT}, and convert model.pt2"
 )
 _TRANSFORMERS = "for a model of transformers, AutoModel.from_pretrained(folder, {}).save_pretrained(new)"
 
@@ -42,35 +42,35 @@ class Foreign:
     def error(self, path: Path) -> UnsupportedError:
         """Returns the error for a file or folder of this format."""
         return UnsupportedError(
-            f"this is {self.name}, and fuseconv converts PyTorch models", where=str(path), fix=self.way
+            f"this is {self.name}, but fuseconv converts only PyTorch models", where=str(path), fix=self.way
         )
 
 
 ONNX = Foreign(
     "an ONNX model",
-    f"convert the PyTorch model that it was exported from, saved with {_EXPORT}; fuseconv writes ONNX itself. "
-    "Without that model, onnx2torch.convert(path) makes a module from most ONNX files, which is saved in the same way",
+    f"save the PyTorch model from which it was exported with {_EXPORT}, and convert model.pt2; fuseconv writes ONNX "
+    "itself. If you do not have that model, onnx2torch.convert(path) turns most ONNX files into a module to save",
 )
 KERAS = Foreign("a Keras model", _KERAS)
 HDF5 = Foreign("an HDF5 file, as Keras writes", _KERAS)
 SAVED_MODEL = Foreign(
     "a TensorFlow SavedModel",
-    f"convert the model that it was exported from. A Keras model is saved as .keras; then, {_KERAS}",
+    f"convert the model from which it was exported. Save a Keras model as .keras; then, {_KERAS}",
 )
 TFLITE = Foreign(
     "a TFLite model",
-    f"it is compiled, so convert the model that it was made from. A Keras model is saved as .keras; then, {_KERAS}",
+    f"convert the model from which it was compiled. Save a Keras model as .keras; then, {_KERAS}",
 )
 GGUF = Foreign(
     "a GGUF file",
-    "convert the Hugging Face folder that it was made from. Without that folder, "
+    "convert the Hugging Face folder from which it was made. If you do not have that folder, "
     + _TRANSFORMERS.format("gguf_file=name")
-    + " writes one, with the weights as they were rounded",
+    + " writes one with the dequantized weights",
 )
 FLAX = Foreign(
     "a msgpack file of arrays, as JAX and Flax write",
     _TRANSFORMERS.format("from_flax=True")
-    + " in transformers 4 writes a folder that fuseconv converts. For any other, copy the arrays into a module with "
+    + " in transformers 4 writes a folder that fuseconv converts. For other models, copy the arrays into a module with "
     f"load_state_dict, and save it with {_EXPORT}",
 )
 ARRAYS = Foreign(

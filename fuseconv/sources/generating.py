@@ -56,7 +56,9 @@ def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loade
     """
     if options.inputs or options.inputs_file is not None:
         raise UsageError(
-            f"the inputs of the method {options.method} are known", where="--input", fix="remove --input and --inputs"
+            f"the method {options.method} takes no --input and no --inputs: fuseconv derives its inputs from the model",
+            where="--input",
+            fix="remove --input and --inputs",
         )
     length = cache_length(module.config, options.cache_length)
     cache = empty_cache(module, length)
@@ -64,7 +66,7 @@ def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loade
     if module.config.is_encoder_decoder:
         return _ENCODER_DECODER[str(options.method)](module, length, inputs)
     if options.method == "encode":
-        what, fix = "the model has no encoder", "convert its methods prefill and decode"
+        what, fix = "the model has no encoder", "convert the methods prefill and decode"
         raise UsageError(what, where="--method encode", fix=fix)
     return _step(module, length, one=options.method == "decode")
 
@@ -80,7 +82,7 @@ def cache_length(config: Any, wanted: int | None) -> int:
     if wanted is None:
         return min(positions or DEFAULT_LENGTH, LARGEST_LENGTH)
     if positions is not None and wanted > positions:
-        what, where = f"the model has {positions} positions", f"--cache-length {wanted}"
+        what, where = f"the cache cannot be longer than the model's {positions} positions", f"--cache-length {wanted}"
         raise UsageError(what, where=where, fix=f"use at most {positions}")
     return wanted
 
@@ -102,7 +104,7 @@ def read_generation(path: Path, options: Options) -> Generation:
     for name, plain in _PLAIN.items():
         if (value := getattr(given, name, None)) not in (None, plain, getattr(defaults, name, None)):
             raise UnsupportedError(
-                f"the model asks for {name} {value} when it generates, which is not supported",
+                f"the model's generation config sets {name} to {value}, which fuseconv does not support",
                 where=f"{path}/generation_config.json",
                 fix=f"remove {name} from the file",
             )

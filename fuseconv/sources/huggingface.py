@@ -45,10 +45,14 @@ def load(path: Path, options: Options) -> Loaded:
     model_class = _model_class(config, path, options)
     attention = str(config.get("attn_implementation", config.get("_attn_implementation", "")))
     if "/" in attention:
-        options.require("code", "attention code from elsewhere", f"{path}/config.json", attention)
+        options.require(
+            "code", "the attention implementation from another repository", f"{path}/config.json", attention
+        )
     if "quantization_config" in config:
         raise UnsupportedError(
-            "the weights are quantized", where=f"{path}/config.json", fix="convert the model before quantization"
+            "the weights are quantized",
+            where=f"{path}/config.json",
+            fix="convert the model from before its quantization",
         )
     _screen_files(path)
     if not any(path.glob("*.safetensors")):
@@ -56,8 +60,8 @@ def load(path: Path, options: Options) -> Loaded:
         raise RefusedError(
             "the folder has no .safetensors file" + (f", but {others}" if others else ""),
             where=str(path),
-            fix="load the model and save it with model.save_pretrained(folder); transformers 4 reads the weights of "
-            "TensorFlow with from_tf=True, and those of Flax with from_flax=True",
+            fix="load the model and save it with model.save_pretrained(folder); transformers 4 reads TensorFlow "
+            "weights with from_tf=True, and Flax weights with from_flax=True",
         )
     module = _pretrained(model_class, path, options)
     specs = _inputs(module, options) if not options.inputs and options.inputs_file is None else ()
@@ -83,19 +87,19 @@ def _screen_files(path: Path) -> None:
             raise RefusedError(f"{part.name} cannot be read: {error.strerror}", where=str(part), fix=_AGAIN) from error
         for shard in _shards(data, part) if data else ():
             if Path(shard).name != shard or not shard.endswith(".safetensors"):
-                what = f"the index names {shard!r}, which is not a .safetensors file of its folder"
+                what = f"the index names {shard!r}, which is not a .safetensors file in the same folder"
                 raise RefusedError(what, where=str(part), fix=_AGAIN)
             if not is_plain(path / shard):
-                raise RefusedError(f"{shard} is missing, but the index names it", where=str(part), fix=_AGAIN)
+                raise RefusedError(f"the index names {shard}, but this file is missing", where=str(part), fix=_AGAIN)
 
 
 def _shards(data: bytes, index: Path) -> list[str]:
     try:
         shards = set(json.loads(data)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RefusedError("it is not a weight index", where=str(index), fix=_AGAIN) from error
+        raise RefusedError("the file is not an index of weights", where=str(index), fix=_AGAIN) from error
     if not all(isinstance(shard, str) for shard in shards):
-        raise RefusedError("it is not a weight index", where=str(index), fix=_AGAIN)
+        raise RefusedError("the file is not an index of weights", where=str(index), fix=_AGAIN)
     return sorted(shards)
 
 
@@ -104,11 +108,11 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(read_plain(path / "config.json"))
     except OSError as error:
-        raise RefusedError(f"it cannot be read: {error.strerror}", where=where, fix=_AGAIN) from error
+        raise RefusedError(f"config.json cannot be read: {error.strerror}", where=where, fix=_AGAIN) from error
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"it is not JSON: {error}", where=where, fix=_AGAIN) from error
+        raise RefusedError(f"config.json is not JSON: {error}", where=where, fix=_AGAIN) from error
     if not isinstance(config, dict):
-        raise RefusedError("it is not a JSON object", where=where, fix=_AGAIN)
+        raise RefusedError("config.json is not a JSON object", where=where, fix=_AGAIN)
     return config
 
 
@@ -124,7 +128,9 @@ def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
         import transformers
     except ImportError as error:
         raise UnsupportedError(
-            "a Hugging Face folder needs transformers", where=str(path), fix="pip install 'fuseconv[huggingface]'"
+            "a Hugging Face folder needs the package transformers",
+            where=str(path),
+            fix="pip install 'fuseconv[huggingface]'",
         ) from error
     architectures = config.get("architectures") or []
     name = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -139,7 +145,7 @@ def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
     raise UnsupportedError(
         f"transformers {transformers.__version__} has no model class {name or config.get('model_type')}",
         where=f"{path}/config.json",
-        fix="install the version of transformers that saved the model, or name a class that exists in `architectures`",
+        fix="install the version of transformers that saved the model, or name an existing class in `architectures`",
     )
 
 
@@ -154,21 +160,22 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
                 path, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype="auto", **arguments
             )
     except SafetensorError as error:
-        raise RefusedError(f"the weights are damaged: {error}", where=str(path), fix="save the folder again") from error
+        raise RefusedError(f"the weights are damaged: {error}", where=str(path), fix="save the model again") from error
     except Exception as error:
         raise UpstreamError(
             f"transformers {transformers.__version__} cannot load the folder: {type(error).__name__}: {error}",
             where=str(path),
-            fix="save it again with model.save_pretrained(folder), with safetensors",
+            fix="save it again with model.save_pretrained(folder), in the safetensors format",
         ) from error
     if lacking := [*info["missing_keys"], *(str(key) for key in info["mismatched_keys"])]:
         raise RefusedError(
-            f"weights are missing or have another shape, and would be random: {listed(sorted(lacking))}",
+            f"weights are missing or have another shape, so their values would be random: {listed(sorted(lacking))}",
             where=str(path),
-            fix="save the folder again from the class that `architectures` names",
+            fix="save the model again with the class that `architectures` names",
         )
     if info["unexpected_keys"]:
-        logger.warning("%s: %s does not use %s", path, model_class.__name__, listed(sorted(info["unexpected_keys"])))
+        unused = listed(sorted(info["unexpected_keys"]))
+        logger.warning("%s: %s does not use the weights %s", path, model_class.__name__, unused)
     assert isinstance(module, torch.nn.Module)
     for part in module.modules():  # encoder and decoder have separate configs
         config = getattr(part, "config", None)
@@ -210,9 +217,9 @@ def _inputs(module: Any, options: Options) -> tuple[TensorSpec, ...]:
     recipe = _RECIPES.get(main)
     if recipe is None:
         raise UsageError(
-            f"the default inputs of a model whose main input is {main} are not known",
+            f"fuseconv cannot derive the inputs of a model whose main input is {main}",
             where=type(module).__name__,
-            fix=f"give each with --input: its forward takes {', '.join(inspect.signature(module.forward).parameters)}",
+            fix=f"specify them with --input: forward takes {', '.join(inspect.signature(module.forward).parameters)}",
         )
     specs = recipe(module)
     if module.config.is_encoder_decoder and not known and main != "decoder_input_ids":

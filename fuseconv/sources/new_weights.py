@@ -13,7 +13,7 @@ from fuseconv.sources.pickles import listed
 from fuseconv.sources.state_dict import read_tensors, state_of
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
-_FIX = "pass the weights of the model that the bundle was converted from, trained further"
+_FIX = "pass weights of the model from which the bundle was converted, for example after further training"
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -34,7 +34,9 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         for file in files:
             found = read_tensors(file)
             if twice := sorted(tensors.keys() & found.keys()):
-                raise UsageError(f"two files have {listed(twice)}", where=str(path), fix="remove one of the files")
+                raise UsageError(
+                    f"two files contain {listed(twice)}", where=str(path), fix="remove one of the two files"
+                )
             tensors |= found
     check_plain_tensors(tensors, str(path))
     return tensors
@@ -71,21 +73,21 @@ def fitted(
             raise RefusedError(f"weights are missing: {listed(lacking)}", where=str(path), fix=_FIX)
         found[name] = renamed[source]
     if surplus := sorted(renamed.keys() - known.keys()):
-        raise RefusedError(f"the model has no weights {listed(surplus)}", where=str(path), fix=_FIX)
+        raise RefusedError(f"the model has no weights with the names {listed(surplus)}", where=str(path), fix=_FIX)
     for name in sorted(renamed.keys() - tied.keys()):
         if not torch.equal(renamed[name].to(known[name].dtype), known[name].cpu()):
-            what = f"{name} is a constant of the model, but differs"
+            what = f"{name} is a constant of the model, but its value differs from the bundle's"
             raise RefusedError(what, where=str(path), fix=_FIX)
     for name, tensor in found.items():
         if dtype is not None and tensor.is_floating_point():
             tensor = found[name] = tensor.to(dtype)  # noqa: PLW2901
         own = known[name]
         if tensor.shape != own.shape or tensor.dtype != own.dtype:
-            what = f"{name} is {_described(tensor)}, but the model's is {_described(own)}"
+            what = f"{name} is {_described(tensor)}, but the model needs {_described(own)}"
             raise RefusedError(what, where=str(path), fix=_FIX)
     for name, first in tied.items():
         if found[name] is not found[first] and not torch.equal(found[name], found[first]):
-            what = f"{name} and {first} are one weight in the model, but differ"
+            what = f"{name} and {first} are one tied weight in the model, but their values differ"
             raise RefusedError(what, where=str(path), fix=_FIX)
         found[name] = found[first]
     return found

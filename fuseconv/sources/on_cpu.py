@@ -62,7 +62,11 @@ def on_cpu(path: Path) -> Iterator[Path]:
             yield copy
     except OSError as error:
         what = f"the archive was saved on a GPU, and its copy for the CPU cannot be written: {error.strerror}"
-        raise FileError(what, where=str(error.filename or path), fix="free space in the folder TMPDIR") from error
+        raise FileError(
+            what,
+            where=str(error.filename or path),
+            fix="free disk space in the folder that the environment variable TMPDIR names",
+        ) from error
 
 
 def _move(value: Any) -> bool:

@@ -28,7 +28,7 @@ def load(path: Path, options: Options) -> Loaded:
     """
     key = key_of_checkpoint(path) if "pickle" not in options.trust else ""
     what = f"the training checkpoint with a {key}" if key else "the pickle"
-    also = " and --model, which builds the module of its tensors" if key else ""
+    also = " and --model, which builds the module for its tensors" if key else ""
     options.require("pickle", what, str(path), listed(pickle_names(path)), also)
     try:
         with open_plain(path) as file:
@@ -37,7 +37,7 @@ def load(path: Path, options: Options) -> Loaded:
         raise UnsupportedError(
             f"the pickle needs classes that cannot be imported here: {error}",
             where=str(path),
-            fix="convert it where the module's own code can be imported, or save its state dict and give --model",
+            fix="run the command where the module's own code can be imported, or save its state dict and give --model",
         ) from error
     except Exception as error:
         raise UpstreamError(

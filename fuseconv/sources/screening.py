@@ -103,7 +103,9 @@ def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = Tr
             _check_names(members, path)
             total = sum(member.size for member in members)
             if total > max(limits.floor, limits.ratio * stop):
-                raise _refused(path, f"unpacks to {total} bytes from {stop}: more than {limits.ratio} to 1")
+                raise _refused(
+                    path, f"unpacks to {total} bytes, which is more than {limits.ratio} times its {stop} bytes"
+                )
             members = _locate(file, members, start, path)
             for member in members if checksums else ():
                 _check_bytes(file, member, path)
@@ -119,7 +121,10 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
         RefusedError: the member is larger than `limit` bytes or damaged.
     """
     if member.size > limit:
-        raise RefusedError(f"it has {member.size} bytes, but at most {limit} are read", where=f"{path}: {member.name}")
+        raise RefusedError(
+            f"the archive's member has {member.size} bytes, but at most {limit} are read",
+            where=f"{path}: {member.name}",
+        )
     with open_plain(path) as file:
         return b"".join(_unpacked(file, member, path))
 
@@ -139,7 +144,7 @@ def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
     for chunk in _unpacked(file, member, path):
         crc, size = zlib.crc32(chunk, crc), size + len(chunk)
     if (crc, size) != (member.crc, member.size):
-        raise _refused(path, f"is damaged: {member.name!r} does not have its checksum")
+        raise _refused(path, f"is damaged: the checksum of {member.name!r} does not match")
 
 
 def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
@@ -178,7 +183,7 @@ def member_root(members: tuple[Member, ...], path: Path) -> str:
     """
     roots = {member.name.partition("/")[0] for member in members if "/" in member.name}
     if len(roots) != 1 or any("/" not in member.name for member in members):
-        raise _refused(path, "does not keep its members in one folder, as torch's archives do")
+        raise _refused(path, "does not keep its members in a single folder, as torch's archives do")
     return roots.pop() + "/"
 
 
@@ -209,13 +214,15 @@ def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, in
         long = (disk, first, here, count, size, start)
         full = (_FULL16, _FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
         if any(a not in (b, limit) for a, b, limit in zip(short, long, full, strict=True)):
-            raise _refused(path, "has a zip record that contradicts its zip64 record")
+            raise _refused(path, "has an end record that contradicts its zip64 record")
     if disk or first or here != count:
         raise _refused(path, "is spread over several disks")
     if count > limits.entries or size > limits.directory:
-        raise _refused(path, f"has {count} members in a directory of {size} bytes: more than {limits.entries} members")
+        raise _refused(
+            path, f"has {count} members in a directory of {size} bytes, but at most {limits.entries} members are read"
+        )
     if start + size != end:
-        raise _refused(path, "has bytes outside its members and directory")
+        raise _refused(path, "has bytes outside of its members and directory")
     return count, start, end, stop
 
 
@@ -223,7 +230,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
-            raise _refused(path, "has fewer members than its directory declares")
+            raise _refused(path, "has fewer members than it declares")
         fields = _CENTRAL.unpack_from(directory, at)
         signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
         name_length, extra_length, comment, disk, _, attributes, header = fields[10:]
@@ -238,17 +245,17 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
         except UnicodeDecodeError as error:
             raise _refused(path, f"has the member name {raw!r}, which is not UTF-8") from error
         if flags & _ENCRYPTED or method not in (_STORED, _DEFLATED) or disk not in (0, _FULL16):
-            raise _refused(path, f"has {name!r}, which is encrypted or packed in an unknown way")
+            raise _refused(path, f"has the member {name!r}, which is encrypted or compressed with an unknown method")
         if stat.S_ISLNK(attributes >> 16):
-            raise _refused(path, f"has {name!r}, which is a symbolic link")
+            raise _refused(path, f"has the member {name!r}, which is a symbolic link")
         if any(kind == _UNICODE_PATH for kind, _ in _fields(extra)):
-            raise _refused(path, f"has {name!r}, which has a second name")
+            raise _refused(path, f"has the member {name!r}, which declares a second name")
         size, packed, header = _widen(extra, size, packed, header, path)
         if method == _STORED and size != packed:
-            raise _refused(path, f"has {name!r}, which declares two sizes")
+            raise _refused(path, f"has the member {name!r}, which declares two different sizes")
         yield Member(name, size, packed, method, crc, header)
     if at != len(directory):
-        raise _refused(path, "has more members than its directory declares")
+        raise _refused(path, "has more members than it declares")
 
 
 def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tuple[int, int, int]:
@@ -301,14 +308,16 @@ def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path)
         file.seek(min(member.header, start))
         header = file.read(_LOCAL.size)
         if len(header) < _LOCAL.size or not header.startswith(ZIP_MAGIC):
-            raise _refused(path, f"has no header for {member.name!r}")
+            raise _refused(path, f"has no header for the member {member.name!r}")
         _, _, flags, method, _, _, _, _, _, name_length, extra_length = _LOCAL.unpack(header)
         name = file.read(name_length)
         data = member.header + _LOCAL.size + name_length + extra_length
         if name != member.name.encode() or method != member.method or flags & _ENCRYPTED:
-            raise _refused(path, f"has {member.name!r} in its directory, but its header differs")
+            raise _refused(
+                path, f"has the member {member.name!r}, whose header differs from its entry in the directory"
+            )
         if member.header < free or data + member.packed > start:
-            raise _refused(path, f"has {member.name!r}, which overlaps another member")
+            raise _refused(path, f"has the member {member.name!r}, which overlaps another member")
         free = data + member.packed
         placed[member.name] = replace(member, data=data)
     return tuple(placed[member.name] for member in members)

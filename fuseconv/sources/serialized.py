@@ -70,7 +70,7 @@ def screen_program(data: bytes, where: str) -> None:
         for key, value in _walk(program, ""):
             _screen(key, value, where)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"the graph is not readable JSON: {error}", where=where) from error
+        raise RefusedError(f"the graph is not valid JSON: {error}", where=where) from error
 
 
 def tree_types(data: bytes) -> frozenset[str]:

@@ -43,7 +43,7 @@ def sniff(path: Path) -> str:
         case "safetensors":
             return "state-dict"
         case "native":
-            raise RefusedError("the file is native code, not a model", where=str(path), fix=_ACCEPTED)
+            raise RefusedError("the file contains native code, not a model", where=str(path), fix=_ACCEPTED)
     if (form := foreign.foreign_file(_start(path)[0])) is not None:
         raise form.error(path)
     raise RefusedError(
@@ -74,7 +74,11 @@ def _start(path: Path) -> tuple[bytes, int]:
 
 def _sniff_folder(path: Path) -> str:
     if is_plain(path / "manifest.json"):
-        raise UsageError("this is a bundle, already converted", where=str(path), fix="fuseconv verify, or fuseconv run")
+        raise UsageError(
+            "this is a bundle, which is already converted",
+            where=str(path),
+            fix="use `fuseconv verify` or `fuseconv run`",
+        )
     if (form := foreign.foreign_folder(path)) is not None:
         raise form.error(path)
     if not is_plain(path / "config.json"):
@@ -93,7 +97,7 @@ def _sniff_zip(path: Path, members: tuple[Member, ...]) -> str:
         return "torchscript"
     if "data.pkl" in names:
         return "pickle" if unsafe_globals(read_member(path, names["data.pkl"]), str(path)) else "state-dict"
-    raise UsageError("the zip archive is not a model", where=str(path), fix=_ACCEPTED)
+    raise UsageError("the zip archive does not contain a model", where=str(path), fix=_ACCEPTED)
 
 
 def pickle_names(path: Path) -> tuple[str, ...]:

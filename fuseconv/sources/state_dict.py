@@ -54,9 +54,9 @@ def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path)
     """Returns the error for a file of tensors without `--model`, which would build the module."""
     keys = ", ".join(map(str, value)) if isinstance(value, Mapping) and not _is_state(value) else ""
     what = f"a training checkpoint ({keys}), with {len(tensors)} tensors" if keys else f"{len(tensors)} tensors"
-    fix = "name what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code"
+    fix = "name the factory of the module with --model pkg.mod:factory or --model file.py:factory, and --trust code"
     if is_plain(path.parent / "config.json") and container(path)[0] == "safetensors":
-        fix = f"convert its folder, which has a config.json: {path.absolute().parent}; or {fix}"
+        fix = f"convert its folder, which contains a config.json: {path.absolute().parent}; or {fix}"
     return UsageError(f"the file contains {what} but no module", where=str(path), fix=fix)
 
 
@@ -94,12 +94,12 @@ def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
     if len(found) == 1:
         return dict(next(iter(found.values())))
     raise RefusedError(
-        f"the file holds a {type(value).__name__}"
-        + (f" with the state dicts {', '.join(found)}" if found else ", and no state dict"),
+        f"the file contains a {type(value).__name__} "
+        + (f"with the state dicts {', '.join(found)}, but must contain only one" if found else "without a state dict"),
         where=str(path),
-        fix=f"save one alone: torch.save(torch.load({path.name!r})[{next(iter(found))!r}], 'weights.pt')"
+        fix=f"save only one: torch.save(torch.load({path.name!r})[{next(iter(found))!r}], 'weights.pt')"
         if found
-        else "save model.state_dict() alone",
+        else "save only model.state_dict()",
     )
 
 
@@ -122,7 +122,7 @@ def build(model: str) -> torch.nn.Module:
     origin, _, name = model.rpartition(":")
     where = f"--model {model}"
     if not origin or not name.isidentifier():
-        raise UsageError("the value cannot be parsed", where=where, fix="write pkg.mod:factory or file.py:factory")
+        raise UsageError("the factory cannot be parsed", where=where, fix="write pkg.mod:factory or file.py:factory")
     try:
         with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
             made = getattr(_import(origin), name)
@@ -147,7 +147,7 @@ def _import(origin: str) -> Any:
         return importlib.import_module(origin)
     spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
     if spec is None or spec.loader is None or not is_plain(Path(origin)):
-        raise UsageError("there is no such file", where=f"--model {origin}", fix="check the path")
+        raise UsageError("there is no such Python file", where=f"--model {origin}", fix="check the path")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -179,14 +179,17 @@ def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: 
     problems = [
         *([f"missing: {listed(missing)}"] if missing else []),
         *([f"not in the model: {listed(unexpected)}"] if unexpected else []),
-        *(f"{name} is {list(tensors[name].shape)}, but the model has {list(own[name].shape)}" for name in shapes[:4]),
+        *(
+            f"{name} has the shape {list(tensors[name].shape)}, but the model has {list(own[name].shape)}"
+            for name in shapes[:4]
+        ),
     ]
     if problems:
         raise RefusedError(
             f"the state dict does not fit the model; {'; '.join(problems)}",
             where=str(path),
             fix=_renaming(own, tensors)
-            or "build the model that the tensors were saved from: names and shapes must match",
+            or "build the model from which the tensors were saved: names and shapes must match",
         )
     module.load_state_dict(tensors, strict=False)
 
@@ -199,6 +202,6 @@ def _renaming(own: Collection[str], tensors: Collection[str]) -> str:
     ):
         return ""
     return (
-        f"the names begin with {prefix!r}, as some training frameworks save them: save "
+        f"remove the prefix {prefix!r}, which some training frameworks add to the names: save "
         f"{{name.removeprefix({prefix!r}): tensor for name, tensor in state.items()}}"
     )

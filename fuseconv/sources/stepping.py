@@ -38,9 +38,9 @@ def check_layers(cache: Any, model: Any) -> None:
     for index, layer in enumerate(cache.layers):
         if type(layer) is not StaticLayer:
             raise UnsupportedError(
-                f"layer {index} has the cache {type(layer).__name__}; only layers that keep all tokens are supported",
+                f"layer {index} has a {type(layer).__name__} cache, but only caches that keep all tokens are supported",
                 where=type(model).__name__,
-                fix="convert the forward of the model, without --method",
+                fix="convert the model's forward, without --method",
             )
 
 

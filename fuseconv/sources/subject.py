@@ -106,7 +106,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
             part.training = False
     else:
         if training:
-            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
+            logger.info("%s: the model was saved in training mode; fuseconv converts it in eval mode", path)
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
@@ -138,8 +138,8 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
         raise UsageError(
             "the model's inputs are not specified",
             where=str(path),
-            fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): specify each as "
-            "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
+            fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): specify each input with "
+            "--input 'NAME=DTYPE[DIM,...]', or give a file of tensors with --inputs",
         )
     if loaded.parameters and call:  # a program, which takes inputs only by position
         places = sorted(range(len(call)), key=lambda place: loaded.parameters.index(call[place]))

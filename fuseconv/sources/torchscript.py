@@ -56,7 +56,7 @@ def load(path: Path, options: Options) -> Loaded:
         raise UnsupportedError(
             f"the TorchScript module has no equivalent exported program: {error}",
             where=str(path),
-            fix="convert the Python model that it was created from: save its state dict and give --model",
+            fix="convert the Python model from which it was created: save its state dict and give --model",
         ) from error
     drop_detach(exported)
     contract = settled.contract

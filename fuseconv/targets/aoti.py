@@ -34,8 +34,8 @@ SPEC = TargetSpec(
     preference=1,
     cuda_graphs=True,
     machine_code=True,
-    varies="its machine code has the paths of torch and of Inductor's cache, and depends on the compiler and, on a "
-    "GPU, on what Inductor times: the same bytes need the same of all of these",
+    varies="its machine code contains paths of torch and of Inductor's cache, and depends on the compiler and, on a "
+    "GPU, on the times that Inductor measures: the same bytes need all of these to be the same",
 )
 
 _LOG_LINES = 20
@@ -58,7 +58,7 @@ def check_machine(device: str) -> None:
         UnsupportedError: a requirement is missing.
     """
     if (lacking := missing(device)) is not None:
-        raise UnsupportedError(lacking, fix="install it, or convert without --target aoti")
+        raise UnsupportedError(lacking, fix="install what is missing, or convert without the target aoti")
 
 
 def unsupported(program: Program) -> str | None:
@@ -70,9 +70,9 @@ def missing(device: str) -> str | None:
     """Returns what AOTInductor lacks here: a C++ compiler, or Triton, which it needs for GPU kernels."""
     compiler = shlex.split(_compiler(os.environ))[0]
     if not shutil.which(compiler):
-        return f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
+        return f"AOTInductor needs a C++ compiler, but {compiler} is not on the PATH"
     if device == "cuda" and find_spec("triton") is None:
-        return "AOTInductor needs Triton for a GPU; it is not installed"
+        return "AOTInductor needs Triton for a GPU, but Triton is not installed"
     return None
 
 
@@ -129,8 +129,8 @@ def check_complete(package: Path) -> None:
         empty = [member.filename for member in archive.infolist() if member.file_size == 0 and not member.is_dir()]
     if empty:
         raise UpstreamError(
-            f"AOTInductor's package has an empty file, {Path(empty[0]).name}: its cache is damaged, perhaps "
-            "by a run that was killed",
+            f"AOTInductor's package contains an empty file, {Path(empty[0]).name}: AOTInductor's cache is damaged, "
+            "perhaps by a run that was killed",
             where="the target aoti",
             fix=f"delete {cache_dir()}",
         )

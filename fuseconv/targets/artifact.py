@@ -41,7 +41,7 @@ def negative_zero(program: Program) -> str | None:
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             for value in pytree.tree_leaves((node.args, dict(node.kwargs))):
                 if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
-                    return f"the argument -0.0 of {node.name}: it would be merged with another op's 0.0"
+                    return f"the argument -0.0 of {node.name}, which would be merged with another op's 0.0"
     return None
 
 

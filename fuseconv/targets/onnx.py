@@ -30,7 +30,7 @@ def unsupported(program: Program) -> str | None:
     from fuseconv.targets.artifact import negative_zero
 
     if find_spec("onnxruntime") is None:
-        return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
+        return "ONNX Runtime is not installed: install fuseconv[cpu] or fuseconv[gpu]"
     if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
         return f"ONNX Runtime does not support complex numbers, but input {complex_inputs[0]} is complex"
     (results,) = program.exported.graph.output_node().args

@@ -63,9 +63,9 @@ def save(program: Program, path: Path, store: Store | None = None) -> None:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         if "unsupported type" in str(error):
             raise UnsupportedError(
-                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
+                f"the model cannot be exported to ONNX opset {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
             ) from error
-        raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
+        raise UpstreamError(f"the exported ONNX model is not valid: {error}", where="the target onnx") from error
 
 
 def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
@@ -165,7 +165,9 @@ def _export(
         reason = str(causes[-1]).strip()
         if any(type(cause).__name__ == "DispatchError" for cause in causes):
             raise UnsupportedError(
-                f"ONNX: {reason}", where="the target onnx", fix="leave the target onnx out"
+                f"the model cannot be exported to ONNX: {reason}",
+                where="the target onnx",
+                fix="leave the target onnx out",
             ) from error
         raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
     return program.model
@@ -211,9 +213,9 @@ def _exporting(device: str) -> Iterator[None]:
             yield
         if not asked:
             raise UpstreamError(
-                f"the exporter of torch {torch.__version__} translates ops without our replacements",
+                f"the ONNX exporter of torch {torch.__version__} translates ops without fuseconv's replacements",
                 where="the target onnx",
-                fix="use a version of torch that fuseconv is tested with",
+                fix="use a torch version with which fuseconv is tested",
             )
     finally:
         setattr(registry, _REGISTRY, kept)

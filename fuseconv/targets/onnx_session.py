@@ -96,7 +96,7 @@ def check_installed(device: str) -> None:
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UnsupportedError(
-            f"ONNX Runtime {onnxruntime.__version__} is older than {oldest} and does not support function overloads",
+            f"ONNX Runtime {onnxruntime.__version__} is older than {oldest}, and does not support function overloads",
             where="the target onnx",
             fix=f"install onnxruntime {oldest} or newer (onnxruntime-gpu for CUDA)",
         )
@@ -171,9 +171,9 @@ def check_external_data(path: Path) -> None:
         entry = {item.key: item.value for item in tensor.external_data}
         data = folder / entry["location"]
         if not is_inside(entry["location"]) or not _is_own(data, folder):
-            problem = f"the weights of {tensor.name} are not a file in the folder of the weights: {entry['location']}"
+            problem = f"the weights of {tensor.name} are not in a file of the weights' folder: {entry['location']}"
         elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
-            problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
+            problem = f"the weights of {tensor.name} extend beyond the end of {entry['location']}"
         else:
             continue
         raise RefusedError(problem, where=str(path), fix="convert the model again")

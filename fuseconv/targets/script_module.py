@@ -37,7 +37,7 @@ def compile_script(script: Script) -> torch.jit.ScriptModule:
     module = _compiled(script)
     for name, found in _taken_for_others(module, script).items():
         raise UnsupportedError(
-            f"TorchScript reads {script.overloads[name]} as {found}",
+            f"TorchScript resolves a call of {script.overloads[name]} to {found}",
             where=f"node {name}",
             fix="leave the target torchscript out",
         )

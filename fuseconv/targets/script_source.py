@@ -145,9 +145,9 @@ class _Printer:
         for spec in exported.graph_signature.output_specs:
             if spec.kind is not OutputKind.USER_OUTPUT:
                 raise UnsupportedError(
-                    f"TorchScript: the model has an output of kind {spec.kind.name}",
+                    f"the model cannot be written as TorchScript: it has an output of kind {spec.kind.name}",
                     where=str(spec.target),
-                    fix="make the model return the values that it mutates",
+                    fix="make the model return the values that it writes in place",
                 )
         if zero := negative_zero(self.program):
             raise UnsupportedError(

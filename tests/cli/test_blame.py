@@ -111,7 +111,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "no such target": (["model.pt2", "--target", "tensorrt"], 2, "unknown target tensorrt"),
     "a time of less than nothing": (["model.pt2", "--time-limit", "-1"], 2, "'--time-limit'"),
     "not a bundle": (["model.pt2", "--against", "model.pt2"], 2, "--against needs a bundle"),
-    "a file as the folder": (["model.pt2", "-o", "rules.json"], 6, "the output is not a folder"),
+    "a file as the folder": (["model.pt2", "-o", "rules.json"], 6, "the output path is not a folder"),
 }
 
 

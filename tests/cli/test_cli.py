@@ -171,7 +171,7 @@ FAILURES = {
     "bad input": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:]"], 2, "NAME=DTYPE"),
     "empty range": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:4..1]"], 2, "batch:1..4"),
     "unknown dtype": (["convert", "{}/gate.pt2", "--dtype", "f8"], 2, "f32"),
-    "unknown trust": (["convert", "{}/gate.pt2", "--trust", "all"], 2, "pickle"),
+    "unknown kind of trust": (["convert", "{}/gate.pt2", "--trust", "all"], 2, "pickle"),
     "output taken": (["convert", "{}/gate.pt2", "-o", "{}/noise.bin", "--target", "export"], 2, "choose another name"),
     "pickle": (["convert", "{}/pickled.pt"], 3, "--trust pickle"),
     "noise": (["inspect", "{}/noise.bin"], 3, "noise.bin"),

@@ -161,7 +161,7 @@ def test_every_target_has_a_line_and_every_lack_a_remedy(
 @pytest.mark.parametrize(
     ("variable", "value", "lost", "fix"),
     [
-        ("CXX", "/nowhere/c++", {("aoti", "convert")}, "install it, or convert without --target aoti"),
+        ("CXX", "/nowhere/c++", {("aoti", "convert")}, "install what is missing, or convert without the target aoti"),
         (
             cpp.VARIABLE,
             "/nowhere/fuseconv-run",

@@ -106,7 +106,7 @@ def test_a_peer_that_cannot_be_run_is_an_error(run: Run, tmp_path: Path, monkeyp
 
 
 REFUSED = {
-    "no such peer": (["--not-slower-than", "eager,tensorrt"], "there is no peer 'tensorrt'"),
+    "no such peer": (["--not-slower-than", "eager,tensorrt"], "unknown peer 'tensorrt'"),
     "nothing is written": (["--not-slower-than", "eager", "--dry-run"], "--dry-run writes no bundle"),
 }
 

@@ -93,7 +93,7 @@ def test_a_state_that_is_not_one_is_a_usage_error(tmp_path: Path, state: dict[st
     [
         ({"method": "encode"}, UsageError, "the model has no encoder"),
         ({"method": "decode", "cache_length": 65}, UsageError, "the model has 64 positions"),
-        ({"method": "decode", "inputs": parse_inputs(["x=f32[8]"])}, UsageError, "inputs of the method decode are"),
+        ({"method": "decode", "inputs": parse_inputs(["x=f32[8]"])}, UsageError, "the method decode takes no --input"),
         ({"method": "describe"}, UsageError, "the model has no method describe"),
     ],
 )

@@ -203,5 +203,5 @@ def test_an_attribute_that_is_no_method_is_a_usage_error(attribute: str, said: s
 def test_a_source_without_methods_is_a_usage_error(tmp_path: Path) -> None:
     program = torch.export.export(torch.nn.Linear(8, 8), (torch.zeros(2, 8),))
     torch.export.save(program, tmp_path / "linear.pt2")
-    with pytest.raises(UsageError, match="has no method but forward"):
+    with pytest.raises(UsageError, match="only method is forward"):
         fuseconv.convert_methods(tmp_path / "linear.pt2", {"encode": Options(method="encode")})

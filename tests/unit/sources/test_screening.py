@@ -246,7 +246,7 @@ def test_missing_file_is_a_file_error(tmp_path: Path) -> None:
 def test_member_root_needs_one_folder(tmp_path: Path) -> None:
     for names in (["a"], ["m/a", "n/b"], ["m/a", "b"]):
         path = write_zip(tmp_path / "a", [(name, b"") for name in names])
-        with pytest.raises(RefusedError, match="one folder"):
+        with pytest.raises(RefusedError, match="single folder"):
             member_root(screen_zip(path), path)
 
 

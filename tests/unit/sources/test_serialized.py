@@ -148,7 +148,7 @@ def test_an_op_of_another_library_is_named(program: Any) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff"])
 def test_damaged_graphs_are_refused(data: bytes) -> None:
-    with pytest.raises(RefusedError, match="not readable JSON"):
+    with pytest.raises(RefusedError, match="not valid JSON"):
         screen_program(data, "a.pt2")
 
 

@@ -216,7 +216,7 @@ FACTORIES = [
     ("Perceptron", UsageError, "cannot be parsed"),
     ("saved_models.py:", UsageError, "cannot be parsed"),
     ("saved_models.py:not-a-name", UsageError, "cannot be parsed"),
-    ("nothing.py:Perceptron", UsageError, "no such file"),
+    ("nothing.py:Perceptron", UsageError, "no such Python file"),
     ("nothing_at_all:Perceptron", UsageError, "ModuleNotFoundError"),
     ("saved_models.py:Nothing", UsageError, "AttributeError"),
     ("saved_models.py:broken", UsageError, "no weights here"),
@@ -249,7 +249,7 @@ def test_shapes_must_agree(tmp_path: Path) -> None:
     state = made(Perceptron).state_dict()
     state["first.weight"] = torch.zeros(8, 5)
     torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(RefusedError, match=r"first.weight is \[8, 5\], but the model has \[8, 4\]"):
+    with pytest.raises(RefusedError, match=r"first.weight has the shape \[8, 5\], but the model has \[8, 4\]"):
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
 
 

@@ -220,7 +220,7 @@ def test_packages_that_replace_each_other_are_unpacked_to_different_folders(tmp_
 
 
 def test_a_package_cannot_be_materialized_and_no_bundle_is_written_into(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="aoti cannot be written with its weights"):
+    with pytest.raises(UsageError, match="aoti of a bundle cannot be written"):
         materialize(bundle, "aoti", tmp_path / "model.pt2")
     with pytest.raises(UsageError, match="inside of the bundle"):
         materialize(bundle, "torchscript", bundle / "torchscript/model.pt")
