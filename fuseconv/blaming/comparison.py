@@ -114,7 +114,7 @@ class Comparison:
             if _overflows(reference) and reference.case.name != LARGE:
                 return [self._overflow(reference, ())]
         failing = _failing(self.program, references[:1], _in_torch(self.program)) if self.bundle is not None else []
-        detail = "the program in the bundle, with its weights, does not compute its reference; add --against MODEL"
+        detail = "the bundle's program does not compute the bundle's reference outputs; add --against MODEL"
         return [Verdict("weights", (), one.case.name, row=row, detail=detail) for one, row in failing[:1]]
 
     def _overflow(self, reference: Reference, targets: tuple[str, ...]) -> Verdict:

@@ -70,11 +70,11 @@ def why_not(path: Path) -> str:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), quiet():
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
-        return "" if end.code == 1 else "the ops alone do not show it"
-    except Exception as error:  # noqa: BLE001 - a script that cannot run shows nothing, and the verdict tells why
+        return "" if end.code == 1 else "the ops by themselves do not show the difference"
+    except Exception as error:  # noqa: BLE001 - a script that cannot run here shows nothing, and the verdict says why
         line = next(iter(str(error).strip().splitlines()), "")
         return f"the script cannot run here: {type(error).__name__}: {line}"
-    return "the script did not end with a status"
+    return "the script ended without an exit status"
 
 
 @contextlib.contextmanager

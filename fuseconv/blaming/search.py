@@ -181,10 +181,10 @@ class Search:
                 return shown
             after, detail = (
                 before,
-                f"the unfused export through fuseconv differs too; by the tool alone: {shown.unshown}",
+                f"the unfused export through fuseconv differs too; the tool without fuseconv: {shown.unshown}",
             )
         else:
-            after, detail = local.after, "the unfused ops pass through the same target"
+            after, detail = local.after, "the unfused ops pass the check in the same target"
         verdict = Verdict("target", (target,), case, local.border, row, detail, limit=limit, rows=rows)
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
@@ -192,7 +192,7 @@ class Search:
         """Returns the verdict for a file that computes something else than the same target written again."""
         case = scene.reference.case.name
         if not artifact.is_readable:
-            detail = "the package passes if it is written again; its code cannot be read back"
+            detail = "a newly written package passes the check; the code of a package cannot be read back"
             return Verdict("artifact", (target,), case, row=failing, detail=detail, unshown="convert the model again")
         borders = scene.pair.borders
         with Tapped(target, scene.pair.fused, [border.twin for border in borders], self.op_files) as tapped:
@@ -279,7 +279,7 @@ class Search:
             attempts: the ways to make a script, each given the verdict as a sentence.
         """
         self._count += 1
-        name, why = "-".join([str(self._count), verdict.cause, *verdict.targets]), "the ops cannot be printed as code"
+        name, why = "-".join([str(self._count), verdict.cause, *verdict.targets]), "the ops cannot be written as code"
         for attempt in attempts:
             self.check_time()
             script = attempt(verdict.sentence)
@@ -316,4 +316,4 @@ def blamed(search: Callable[[], Verdict], targets: tuple[str, ...], case: str, r
     except OutOfTimeError as error:
         return Verdict("unknown", targets, case, row=row, detail=str(error))
     except FuseconvError as error:
-        return Verdict("unknown", targets, case, row=row, detail=f"the target cannot be looked into: {error.what}")
+        return Verdict("unknown", targets, case, row=row, detail=f"the target cannot be examined: {error.what}")

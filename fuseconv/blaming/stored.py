@@ -39,7 +39,7 @@ class Wrong:
     tensor: torch.Tensor
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.count} of {self.size} elements of {self.name} are not those of the model"
+        return f"{self.file}: {self.count} of {self.size} elements of {self.name} differ from the model's"
 
 
 @dataclass(frozen=True)

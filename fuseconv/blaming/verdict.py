@@ -14,13 +14,13 @@ Cause = Literal["model", "rule", "op", "weights", "artifact", "target", "upstrea
 
 MEANINGS: Mapping[Cause, str] = {
     "model": "upstream: the model itself overflows in its dtype",
-    "rule": "the rule replaces ops by others that compute something else",
+    "rule": "the rule replaces ops by ops that compute something else",
     "op": "the kernel of an op differs from its reference in PyTorch",
-    "weights": "a file of the bundle has other weights than the model",
-    "artifact": "the file of the target is not what the target writes",
+    "weights": "a file of the bundle contains other weights than the model",
+    "artifact": "the target's file differs from what the target writes",
     "target": "what fuseconv writes for the target computes something else",
     "upstream": "upstream: the unfused export differs too",
-    "unknown": "the place was not found",
+    "unknown": "the cause was not found",
 }
 """The meaning of each cause, in words."""
 

@@ -295,7 +295,7 @@ def check_outside(path: Path, folder: Path) -> None:
         UsageError: the path is inside the folder.
     """
     if folder.resolve() in path.absolute().resolve().parents:
-        raise UsageError("the output is inside of the bundle", where=str(path), fix="choose another place with -o")
+        raise UsageError("the output is inside of the bundle", where=str(path), fix="choose another path with -o")
 
 
 def check_replaceable(path: Path) -> None:

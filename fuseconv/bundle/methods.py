@@ -80,9 +80,9 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
             raise UsageError(
-                f"{name!r} is not a name for a method",
+                f"{name!r} cannot be the name of a method",
                 where="--method",
-                fix="use a lower-case name of Python, such as encode",
+                fix="use a lower-case Python name, such as encode",
             )
 
 

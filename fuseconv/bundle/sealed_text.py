@@ -48,7 +48,7 @@ class SealedText(Strict):
         """
         value = json.loads(data)
         if not isinstance(value, dict) or "manifest_sha256" not in value:
-            raise ValueError("it lacks its own hash")
+            raise ValueError("it does not contain its own hash")
         del value["manifest_sha256"]
         manifest = cls.model_validate(value)
         if manifest.render() != data:

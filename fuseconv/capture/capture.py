@@ -63,7 +63,7 @@ def capture(subject: Subject) -> Program:
         raise explain_narrowed(error, subject, tensors, export) from error
     if not flat.outputs:
         raise UnsupportedError(
-            "the model returns no tensor", where=type(subject.module).__name__, fix="return at least one tensor"
+            "the model returns no tensor", where=type(subject.module).__name__, fix="return one or more tensors"
         )
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)

@@ -50,7 +50,7 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
         error, subject.module, args, kwargs, shapes, "correct the sizes, dtypes and ranges in --input, or --input-range"
     )
     if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
-        told.fix = f"write {' and '.join(map(str, accepted))} in --input, which the model accepts"
+        told.fix = f"the model accepts {' and '.join(map(str, accepted))}: write that in --input"
     return told
 
 

@@ -43,7 +43,7 @@ def purify(exported: ExportedProgram) -> None:
             for owner in _owners(operand):
                 if owner.name in states:
                     raise UnsupportedError(
-                        f"{node.target} writes to {states[owner.name]} in place, so a call depends on earlier calls",
+                        f"{node.target} mutates {states[owner.name]}, so that each call depends on earlier calls",
                         where=source_line(node),
                         fix="convert in eval mode, or pass the state in as an input and return it as an output",
                     )

@@ -101,5 +101,5 @@ class Options:
             raise RefusedError(
                 f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
                 where=where,
-                fix=f"if you trust the author, add --trust {trust}{also}",
+                fix=f"if you trust its author, add --trust {trust}{also}",
             )

@@ -90,7 +90,7 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
         Finding("files", True, f"{len(manifest.files)}, all match the manifest"),
         Finding("made with", True, ", ".join(versions if made.onnxruntime else versions[:1])),
         Finding("made on", True, ", ".join(places if made.gpu else places[:1])),
-        Finding("parity there", not manifest.mismatch, parity, "convert again"),
+        Finding("parity there", not manifest.mismatch, parity, "convert the model again"),
     ]
     preferred = choose_target(manifest, None, folder)
     errors: dict[str, FuseconvError] = {}

@@ -127,7 +127,9 @@ def _call(node: Node, values: Values, function: str) -> str:
     differs = any(actual[name] != value for name, value in _ONLY.get(str(node.target), {}).items())
     if template is None or integral or differs:
         what = f"PyTorch's stable ABI cannot call {node.target} with a number" + (" on integers" if integral else "")
-        raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
+        raise UnsupportedError(
+            what, where=source_line(node) or node.name, fix="choose nodes without this op between them"
+        )
     words_by_name = {name: _word(node, values, name, kinds[name], value) for name, value in actual.items()}
     return template.format(**words_by_name)
 
@@ -162,7 +164,9 @@ def _type(node: Node, kind: str) -> str:
         return f"std::vector<{_type(node, kind.removeprefix('List[').removesuffix(']'))}>"
     if kind not in _TYPES:
         what = f"PyTorch's stable ABI cannot pass the {kind} that {node.target} takes"
-        raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
+        raise UnsupportedError(
+            what, where=source_line(node) or node.name, fix="choose nodes without this op between them"
+        )
     return _TYPES[kind]
 
 

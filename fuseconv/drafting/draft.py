@@ -87,7 +87,7 @@ def draft(
     raise UsageError(
         f"no existing op computes {_said(subgraph)}{failed}",
         where=" ".join([*(f"--from {one}" for one in first), *(f"--to {one}" for one in last)]),
-        fix="add --op NAME, which writes a pack with a new op",
+        fix="add --op NAME, which writes a rule pack with a new op",
     )
 
 

@@ -107,7 +107,9 @@ def _words(node: Node, values: Values, write: Spell) -> list[str]:
         if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and not math.isnan(value)):
             return repr(value)
         what = f"the argument {argument}={value} of {node.target} cannot be written in a rule"
-        raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
+        raise UnsupportedError(
+            what, where=source_line(node) or node.name, fix="choose nodes without this op between them"
+        )
 
     positional, named = given(node)
     return [

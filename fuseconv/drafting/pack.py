@@ -56,7 +56,7 @@ def op_named(text: str) -> OpName:
         raise UsageError(f"{text!r} cannot name an op", where=f"--op {text}", fix=fix)
     namespace = found["namespace"] or DEFAULT_NAMESPACE
     if namespace in NAMESPACES or is_torchs(namespace):
-        fix = "choose another namespace, or none"
+        fix = "choose another namespace, or give none"
         raise UsageError(f"the namespace {namespace} is taken", where=f"--op {text}", fix=fix)
     return OpName(namespace, found["name"])
 

@@ -57,7 +57,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     for name, node in starts.items():
         if is_getitem(node):
             fix = f"name {graph.workspace.name(node.all_input_nodes[0])}, or an op that uses {name}"
-            raise UsageError(f"{name} selects a result of an op", where=f"--from {name}", fix=fix)
+            raise UsageError(f"{name} only selects one of the results of an op", where=f"--from {name}", fix=fix)
     after = _reached(starts.values(), lambda node: node.users)
     before = _reached(ends.values(), lambda node: node.all_input_nodes)
     _check_paths(starts, ends, after, before)
@@ -79,7 +79,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
         if not isinstance(node.meta.get("val"), torch.Tensor | torch.SymInt) or _is_complex(node):
             name = graph.workspace.name(node)
             what = f"the subgraph uses {name}, which is neither a real tensor nor a size"
-            raise UnsupportedError(what, where=source_line(node) or name, fix="begin after the ops that use it")
+            raise UnsupportedError(what, where=source_line(node) or name, fix="begin after the ops that use this value")
     found = Subgraph(calls, operands, results)
     _check_memory(graph, found)
     return found
@@ -101,7 +101,7 @@ def _check_paths(starts: dict[str, Node], ends: dict[str, Node], after: set[Node
     for name, node in starts.items():
         if node not in before:
             swapped = node in behind and len(starts) == 1
-            fix = "exchange --from and --to" if swapped else "name nodes of which one uses the value of the other"
+            fix = "swap --from and --to" if swapped else "name two nodes of which one uses the value of the other"
             raise UsageError(f"no path leads from {name} to {', '.join(ends)}", where=f"--from {name}", fix=fix)
     for name, node in ends.items():
         if node not in after:
@@ -115,7 +115,7 @@ def _check_op(graph: Canonical, node: Node) -> None:
         return
     if not is_call(node):
         what = f"{name} calls {op_name(node.target)}, which computes a size or runs control flow"
-        raise UnsupportedError(what, where=where, fix="choose nodes without it between them")
+        raise UnsupportedError(what, where=where, fix="choose nodes without this op between them")
     op = node.target
     assert isinstance(op, torch._ops.OpOverload)
     reason = ""
@@ -132,7 +132,7 @@ def _check_op(graph: Canonical, node: Node) -> None:
     elif not _tensors(node.meta.get("val")):
         reason = "computes no tensor"
     if reason:
-        fix = "choose nodes without it between them"
+        fix = "choose nodes without this op between them"
         raise UnsupportedError(f"{name} ({op}) {reason}", where=where, fix=fix)
 
 
@@ -172,7 +172,7 @@ def _check_memory(graph: Canonical, found: Subgraph) -> None:
         for owner in _owners(result, found.operands):
             if owner in found.operands or owner in owned:
                 name, other = (graph.workspace.name(one) for one in (result, owned.get(owner, owner)))
-                what = f"{name} shares its memory with {other}, and each result of an op has memory of its own"
+                what = f"{name} shares its memory with {other}, but each result of an op must have its own memory"
                 fix = "end the subgraph at an op that computes a new value"
                 raise UnsupportedError(what, where=source_line(result) or name, fix=fix)
             owned[owner] = result

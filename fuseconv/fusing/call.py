@@ -23,7 +23,7 @@ from fuseconv.ops import autocast
 
 _ROLES = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 
-FIX = "fuse the model again with inputs like these; name the sizes that may vary in `dynamic_shapes`"
+FIX = "fuse the model again with such inputs, and name the sizes that may vary in `dynamic_shapes`"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def _choose(graph: Graph, backend: str) -> None:
         raise UsageError(
             f"no op in the fused graph takes a backend, but backend={backend!r} is given",
             where="backend",
-            fix="remove it",
+            fix="remove backend",
         )
     for node in having:
         node.update_kwarg("backend", backend)

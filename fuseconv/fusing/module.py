@@ -115,7 +115,7 @@ def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | T
     if spec.kind == InputKind.CONSTANT_TENSOR and isinstance(constant := constants[str(spec.target)], Tensor):
         return constant
     fix = "use tensors instead of script objects and tokens"
-    raise UnsupportedError(f"the model holds {spec.target}, a {spec.kind.name}", where=str(spec.target), fix=fix)
+    raise UnsupportedError(f"the model contains {spec.target}, a {spec.kind.name}", where=str(spec.target), fix=fix)
 
 
 def _adopt(fused: nn.Module, model: nn.Module) -> None:
@@ -134,7 +134,7 @@ def _adopt(fused: nn.Module, model: nn.Module) -> None:
             for name, buffer in module._buffers.items():
                 place.register_buffer(name, buffer, persistent=name not in module._non_persistent_buffers_set)
         except KeyError as taken:
-            fix = "rename it in the model"
+            fix = "rename the submodule, parameter or buffer"
             raise UnsupportedError(
                 f"a submodule, parameter or buffer has a name that fuse reserves: {taken}", where=path, fix=fix
             ) from None
@@ -142,5 +142,5 @@ def _adopt(fused: nn.Module, model: nn.Module) -> None:
         raise UnsupportedError(
             f"the model's state dict has {min(own)}, which is neither a parameter nor a buffer",
             where=type(model).__name__,
-            fix="keep it outside the model, or make it a buffer",
+            fix="keep it outside of the model, or make it a buffer",
         )

@@ -113,7 +113,7 @@ def check_sizes(
                 f"the model branches on its sizes, and torch.export captured only one branch: "
                 f"the program differs at {sizes}: {reason}",
                 where=type(model).__name__,
-                fix="exclude these sizes with torch.export.Dim(name, min=2) in `dynamic_shapes`, or fix the size",
+                fix="exclude them with torch.export.Dim(name, min=2) in `dynamic_shapes`, or a static dim",
             )
 
 

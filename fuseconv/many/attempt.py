@@ -162,7 +162,7 @@ def _run(command: list[str], limit: float, stopped: Stopped) -> tuple[int, dict[
         kill(child)
         child.communicate()
         what = f"the conversion took more than {limit:g} s"
-        return -signal.SIGKILL, {"error": {"message": what, "where": "--timeout", "hint": "raise it"}}
+        return -signal.SIGKILL, {"error": {"message": what, "where": "--timeout", "hint": "raise --timeout"}}
     finally:
         stopped.ended(child)
     try:

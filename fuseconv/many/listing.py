@@ -72,11 +72,15 @@ def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
     """
     entries = _of_folder(path) if path.is_dir() else _of_file(path, known)
     if not entries:
-        fix = f"put files with {', '.join(SUFFIXES)} or Hugging Face folders there" if path.is_dir() else "list models"
+        fix = (
+            f"put files with the suffix {', '.join(SUFFIXES)} or Hugging Face folders into it"
+            if path.is_dir()
+            else "add models to the list"
+        )
         raise UsageError("there are no models", where=str(path), fix=fix)
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"two models have the name {twice}", where=str(path), fix="give one of them another `name`")
+        raise UsageError(f"two models have the name {twice}", where=str(path), fix="give one of the two another `name`")
     if wrong := next((name for name in names if not is_name(name)), None):
         fix = "use letters, digits, '.', '_' and '-'"
         raise UsageError(f"{wrong!r} cannot be the name of a bundle", where=str(path), fix=fix)
@@ -99,12 +103,12 @@ def _of_file(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
         found = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         said = " ".join(str(error).split())[:300]
-        raise UsageError(f"the list is not valid YAML: {said}", where=where, fix="correct it") from error
+        raise UsageError(f"the list is not valid YAML: {said}", where=where, fix="correct the file") from error
     if not isinstance(found, dict) or not isinstance(found.get("models"), list) or set(found) - {"models", "options"}:
         raise UsageError(
-            "the list has no `models`, or more than `models` and `options`",
+            "the list must have the key `models` and may have `options`, but no other keys",
             where=where,
-            fix="write `models:` with a path or a mapping per model, and `options:` for all",
+            fix="write `models:` with a path or a mapping for each model, and `options:` for options of all models",
         )
     shared = _options(found.get("options") or {}, known, path.parent, f"{where}, options")
     return tuple(_entry(one, shared, known, path, at) for at, one in enumerate(found["models"], 1))
@@ -114,7 +118,9 @@ def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: 
     where = f"{path}, model {at}"
     given = {"model": value} if isinstance(value, str) else value
     if not isinstance(given, dict) or not isinstance(given.get("model"), str):
-        raise UsageError("a model is a path, or a mapping with `model`", where=where, fix="write `- model: PATH`")
+        raise UsageError(
+            "a model must be a path, or a mapping with the key `model`", where=where, fix="write `- model: PATH`"
+        )
     model = path.parent / given["model"]
     name = str(given.get("name", model.stem if model.suffix in SUFFIXES else model.name))
     own = {key: each for key, each in given.items() if key not in ("model", "name")}
@@ -123,14 +129,16 @@ def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: 
 
 def _options(value: Any, known: Collection[str], folder: Path, where: str) -> Options:
     if not isinstance(value, dict):
-        raise UsageError("the options are not a mapping", where=where, fix="write OPTION: VALUE")
+        raise UsageError("the options must be a mapping", where=where, fix="write OPTION: VALUE")
     for key, one in value.items():
         if key not in known:
             raise UsageError(f"unknown option {key}", where=where, fix=f"use one of {', '.join(sorted(known))}")
         if not isinstance(one, str | bool) and not (
             isinstance(one, list) and all(isinstance(item, str) for item in one)
         ):
-            raise UsageError(f"{key} is not text, true, false or a list of texts", where=where, fix="quote the value")
+            raise UsageError(
+                f"{key} must be a text, true, false or a list of texts", where=where, fix="quote the value"
+            )
     return {str(key): _located(one, folder) if key in PATHS else one for key, one in value.items()}
 
 

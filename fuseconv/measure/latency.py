@@ -123,7 +123,11 @@ def measure(
         *(flag for flag in options.flags() if flag != "--inputs"),
     ]
     if against is None and about:
-        raise UsageError(f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL")
+        raise UsageError(
+            f"{about[0]} applies only to the original model, which is not given",
+            where=about[0],
+            fix="add --against MODEL",
+        )
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})
@@ -167,7 +171,9 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
                 "the size cannot be parsed", where=f"--shape {text!r}", fix="write DIM=SIZE, for example seq=128"
             )
         if sizes.setdefault(match["name"], int(match["size"])) != int(match["size"]):
-            raise UsageError(f"the dim {match['name']} has two sizes", where=f"--shape {text!r}", fix="give one")
+            raise UsageError(
+                f"the dim {match['name']} has two sizes", where=f"--shape {text!r}", fix="give only one of them"
+            )
     return sizes
 
 
@@ -180,7 +186,9 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
     """
     if file is not None and sizes:
         raise UsageError(
-            "the file of inputs already fixes the sizes", where="--shape", fix="remove --shape or --inputs"
+            "--shape cannot be combined with --inputs: the tensors in the file determine the sizes",
+            where="--shape",
+            fix="remove --shape or --inputs",
         )
     if file is not None:
         return tuple(from_file(file, contract).values())
@@ -189,18 +197,22 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
         raise UsageError(
             f"the contract has no dim {unknown[0]}",
             where=f"--shape {unknown[0]}={sizes[unknown[0]]}",
-            fix=f"its dims are {known}" if known else "remove --shape: every size of the contract is fixed",
+            fix=f"its dims are {known}" if known else "remove --shape: every size of the contract is static",
         )
     for dim in contract.dims().values():
         if not dim.min <= sizes.get(dim.name, dim.min) <= dim.max:
             size = sizes[dim.name]
             raise UsageError(
-                f"{size} is outside {dim}", where=f"--shape {dim.name}={size}", fix="choose a size in this range"
+                f"the size {size} is outside {dim}",
+                where=f"--shape {dim.name}={size}",
+                fix="choose a size in this range",
             )
         if sizes.get(dim.name, dim.min) % dim.step:
             size = sizes[dim.name]
             fix = f"choose {dim.allowed(size)}"
-            raise UsageError(f"{size} is not a multiple of {dim.step}", where=f"--shape {dim.name}={size}", fix=fix)
+            raise UsageError(
+                f"the size {size} is not a multiple of {dim.step}", where=f"--shape {dim.name}={size}", fix=fix
+            )
     return draw(contract, {**example_sizes(contract), **sizes}, seed=0)
 
 

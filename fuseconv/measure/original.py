@@ -47,9 +47,9 @@ def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list
         raise UpstreamError(f"the original model failed: {reason}", where=f"the peer {way}") from error
     if way == "compile" and _compiled() == before:
         raise UpstreamError(
-            "torch.compile compiled nothing of the original model",
+            "torch.compile compiled no part of the original model",
             where=f"the peer {way}",
-            fix="compare with eager instead",
+            fix="compare with the peer eager instead",
         )
     return calls
 

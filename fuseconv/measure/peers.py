@@ -108,7 +108,7 @@ def against_peers(
         raise UpstreamError(
             f"the peer {told['failed']} cannot be timed: {told['reason']}",
             where=f"--not-slower-than {told['failed']}",
-            fix=f"correct what the reason names, or remove {told['failed']} from --not-slower-than",
+            fix=f"correct what the message names, or remove {told['failed']} from --not-slower-than",
         )
     return _VERSUS.validate_python(told["versus"])
 

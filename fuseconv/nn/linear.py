@@ -147,7 +147,7 @@ class LinearGated(nn.Module):
             raise UsageError(
                 f"gate is {gate}, up is {up}",
                 where="LinearGated.from_linear",
-                fix="give two layers of the same sizes, both with or both without a bias",
+                fix="give two layers of the same sizes, both with a bias or both without",
             )
         weight = gate.weight
         made = cls(gate.in_features, gate.out_features, gate.bias is not None, act, weight.device, weight.dtype)

@@ -69,5 +69,5 @@ def load() -> None:
             raise FileError(
                 f"the op library {path.name} cannot be loaded: {error}",
                 where=str(path),
-                fix="rebuild it for this machine with `make build`",
+                fix="rebuild the library for this machine with `make build`",
             ) from error

@@ -115,7 +115,9 @@ class Matrix:
             )
         if not any(cell.rows for cell in self.cells):
             return UnsupportedError(
-                "no target of the bundle runs on this machine", where=where, fix="see the reason given for each cell"
+                "no target of the bundle runs on this machine",
+                where=where,
+                fix="correct what the reasons of the cells name",
             )
         return None
 
@@ -203,7 +205,7 @@ def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool,
         if (reason := model.cuda_graphs.reason) is None:
             raise
         raise UnsupportedError(
-            f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without them"
+            f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without CUDA graphs"
         ) from None
     return partial(outputs_of, model)
 

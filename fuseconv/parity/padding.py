@@ -102,7 +102,7 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
         raise UsageError(
             f"the contract has no dim {buckets.dim}",
             where=where,
-            fix=f"use one of {known}" if known else "remove --bucket: every size of the contract is fixed",
+            fix=f"use one of {known}" if known else "remove --bucket: every size of the contract is static",
         )
     for spec in contract.inputs:
         axes = [axis for axis, size in enumerate(spec.shape) if size == dim]

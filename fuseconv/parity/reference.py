@@ -129,10 +129,10 @@ def read_reference(path: Path, contract: Contract) -> list[Reference]:
             ]
             untried = dict(json.loads(metadata.get("untried", "{}")))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RefusedError(f"the reference does not fit the contract: {error}", where=str(path)) from error
+        raise RefusedError(f"the bundle's reference does not fit the contract: {error}", where=str(path)) from error
     if not references:
         raise RefusedError(
-            "the reference has no cases, so nothing can be verified with it",
+            "the bundle's reference has no cases to verify",
             where=str(path),
             fix="convert the model again",
         )

@@ -84,7 +84,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
     sha256 = digest(Path(model))
     if sha256 != manifest.source.sha256:
         raise UsageError(
-            f"{model} is not the model that the bundle was converted from: its sha256 is {sha256}",
+            f"{model} is not the model from which the bundle was converted: its sha256 is {sha256}",
             where="--against",
             fix=f"pass the model with sha256 {manifest.source.sha256}",
         )
@@ -106,7 +106,7 @@ def references_of(
     if against is None:
         if inputs is not None:
             raise UsageError(
-                "other inputs need the original model, which computes their expected outputs",
+                "other inputs need the original model, which computes the expected outputs",
                 where="--inputs",
                 fix="add --against MODEL",
             )
@@ -115,7 +115,7 @@ def references_of(
         raise UsageError(
             f"the model's contract is {_signature(against.contract)}, but the bundle's is {_signature(contract)}",
             where="--against",
-            fix="pass the model that the bundle was converted from, with the same --input",
+            fix="pass the model from which the bundle was converted, with the same --input",
         )
     return refer(against, cases(against) if inputs is None else [Case("given", contract.bind(inputs, {}))])
 

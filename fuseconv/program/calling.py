@@ -87,10 +87,14 @@ def call_of(
             raise _wrong(takes, names, where, f"give {', '.join(only_positional)} in this order")
         return tuple("" if name in only_positional else name for name in names)
     if found or ((by_keyword or (not in_order and len(names) > 1)) and not unnamed):
-        raise _wrong(takes, names, where, "use the parameter names of forward as input names")
+        raise _wrong(takes, names, where, "use the names of forward's parameters as input names")
     lacking = [name for name in required if name not in positional[: len(names)]]
     if lacking or (len(names) > len(positional) and not any_number):
-        fix = f"add --input for {', '.join(lacking)}" if lacking else "give one --input per tensor that forward takes"
+        fix = (
+            f"add --input for {', '.join(lacking)}"
+            if lacking
+            else "give one --input for each tensor that forward takes"
+        )
         raise _wrong(takes, names, where, fix)
     return ()
 

@@ -63,7 +63,7 @@ class Original:
         for (name, state), version in zip(states, before, strict=True):
             if state._version != version:
                 raise UnsupportedError(
-                    f"the model mutates {name} when it is called, so each call depends on the calls before it",
+                    f"the model mutates {name} when it is called, so that each call depends on earlier calls",
                     where=type(self.module).__name__,
                     fix="convert in eval mode, or pass the state in as an input and return it as an output",
                 )

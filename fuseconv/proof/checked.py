@@ -78,9 +78,9 @@ def checked_plan(
         left |= wrong
     names = ", ".join(sorted({miss.rule for miss in left.values()}))
     raise RuleError(
-        f"rules keep failing at new matches: {names}",
+        f"the rules {names} fail at new matches again and again",
         where=next(reversed(left.values())).node,
-        fix="check them with `fuseconv rules check`, or leave them out with --no-rule",
+        fix="check these rules with `fuseconv rules check`, or leave them out with --no-rule",
     )
 
 

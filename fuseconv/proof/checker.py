@@ -84,7 +84,7 @@ def _rows(rule: Rule) -> Sequence[Any]:
         if isinstance(error, FuseconvError) or not is_out_of_memory(error):
             raise
         what = f"rule {rule.name}: its examples take more than {confinement.MEMORY >> 30} GiB of memory"
-        raise RuleError(what, where=rule.locate(""), fix="make them smaller") from error
+        raise RuleError(what, where=rule.locate(""), fix="make the examples smaller") from error
 
 
 def _told(error: FuseconvError) -> Mapping[str, Any]:

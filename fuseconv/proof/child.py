@@ -125,7 +125,9 @@ class Child:
 
     def _limit(self, what: str) -> RuleError:
         rule = self._rules[0]
-        return RuleError(f"rule {rule.name}: its examples {what}", where=rule.locate(""), fix="make them smaller")
+        return RuleError(
+            f"rule {rule.name}: its examples {what}", where=rule.locate(""), fix="make the examples smaller"
+        )
 
     def again(self) -> None:
         """Kills the child and starts another."""

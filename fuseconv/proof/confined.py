@@ -49,7 +49,7 @@ def check_rules(
     with children(2 if several else 1, files) as every:
         rows = check_with(every, rules, chosen)
     unproved = [rule.name for rule in chosen if not rule.examples.hit]
-    nothing = "the rule has no `hit` example, so nothing is proved"
+    nothing = "the rule has no `hit` example that could prove it"
     return [*rows, *(CheckRow(name, "hit", "wrong", nothing) for name in unproved)]
 
 

@@ -93,7 +93,9 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
         raise refuse(rule, pointer, problem.what, problem.fix) from None
     except NO_PROGRAM as problem:
         what = f"the example cannot run: {str(problem).strip().splitlines()[0]}"
-        raise RuleError(what, where=rule.locate(pointer), fix="correct its shapes, dtypes or arguments") from None
+        raise RuleError(
+            what, where=rule.locate(pointer), fix="correct the example's shapes, dtypes or arguments"
+        ) from None
 
 
 def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:

@@ -114,7 +114,7 @@ def _called(line: Line, call: Call, given: Mapping[str, str], bound: set[str]) -
         words.pop()
     if None in words:
         missing = written_term(call.args[words.index(None)])
-        raise RuleTextError(f"no example can be derived: {missing} of `{written(line)}` has no value", 0, _FIX)
+        raise RuleTextError(f"no example can be derived: {missing} in `{written(line)}` has no value", 0, _FIX)
     named = [(name, _word(term, given, bound)) for name, term in call.kwargs]
     text = ", ".join([*filter(None, words), *(f"{name}={word}" for name, word in named if word is not None)])
     targets = ", ".join(name if name != "_" else f"unused{at}" for at, name in enumerate(line.targets))
@@ -156,7 +156,9 @@ def _ordered(lines: Sequence[str], kept: set[str]) -> list[str]:
     """Orders lines so that each name is bound before its use. Drops dead lines that are not in `kept`."""
     last = next((line for line in lines if line.startswith("return ")), None)
     if last is None:
-        raise RuleTextError("the program does not end with `return NAMES`", 0, "add the line, or `context`")
+        raise RuleTextError(
+            "the program does not end with `return NAMES`", 0, "add a `return` line, or give the values in `context`"
+        )
     makers = {name: line for line in lines for name in _bound(line)}
     needed = {last, *kept}
     rest = list(needed)

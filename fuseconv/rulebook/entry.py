@@ -117,7 +117,7 @@ def fragments_of(file: RuleFile) -> dict[str, Fragment]:
         with located(pointer):
             fragment = read_fragment(header, body)
         if fragment.name in found:
-            raise NamesError(pointer, f"two fragments are named {fragment.name}", "rename one")
+            raise NamesError(pointer, f"two fragments have the name {fragment.name}", "rename one of them")
         found[fragment.name] = fragment
     return found
 
@@ -151,14 +151,18 @@ def _reversed(found: Expanded) -> Expanded:
     """Returns the reverse of a rule: it matches what the rule inserts and inserts what the rule matches."""
     match, replace = found.fields["match"], found.fields["replace"]
     if found.fields.get("stage") != "search":
-        raise NamesError("/equality", "an equality is not of the stage search", 'write "stage": "search"')
+        raise NamesError("/equality", "an equality must belong to the stage search", 'write "stage": "search"')
     if not match or not isinstance(match[0], str):
-        raise NamesError("/match", "an equality has alternatives", "write one rule for each, for example with `for`")
+        raise NamesError(
+            "/match",
+            "an equality cannot have alternatives",
+            "write one rule for each alternative, for example with `for`",
+        )
     for at, text in enumerate(replace):
         line = parse_line(text)
         if line.constant or not isinstance(line.value, Call):
-            fix = "call an op; what depends on constants alone is computed at conversion without `: constant`"
-            raise NamesError(f"/replace/{at}", "a line of an equality that cannot be matched", fix)
+            fix = "call an op; ops on constants are computed during the conversion, without `: constant`"
+            raise NamesError(f"/replace/{at}", "this line of an equality cannot be matched", fix)
     context = found.written.get("examples", {}).get("context", [])
     values = {**found.fields, "name": f"{found.fields['name']}-reversed", "match": replace, "replace": match}
     turned = _expanded({**values, "examples": {"context": context}}, {})
@@ -188,7 +192,11 @@ def _expanded(values: dict[str, Any], fragments: Fragments) -> Expanded:
     where = list(expand_conditions(_lines(values.get("where", []), "/where"), fragments))
     replaced = _alternatives(values.get("replace", []), "/replace", fragments)
     if len(replaced) > 1:
-        raise NamesError("/replace", "the replacement has alternatives", "write what is computed in every case")
+        raise NamesError(
+            "/replace",
+            "the replacement cannot have alternatives",
+            "write only lines that are valid for every alternative",
+        )
     origins = {f"/where/{at}": pointer for at, (_, pointer) in enumerate(where)}
     for field, alternatives in (("match", match), ("replace", replaced)):
         for at, lines in enumerate(alternatives):

@@ -87,7 +87,7 @@ def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) ->
         case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
             results = ()
         case _:
-            raise RuleTextError("the name of a fragment is malformed", 0, _HEADER)
+            raise RuleTextError("the name of the fragment is malformed", 0, _HEADER)
     nested = bool(body) and not isinstance(body[0], str)
     if nested and not results:
         raise RuleTextError("a fragment of conditions cannot have alternatives", 0, "write one list of conditions")
@@ -216,7 +216,7 @@ def _options(node: ast.expr) -> list[ast.expr]:
 def _arguments(call: ast.Call, text: str, fragment: Fragment) -> dict[str, str]:
     words = [text[slice(*_span(argument))] for argument in call.args]
     if call.keywords or len(words) != len(fragment.parameters):
-        what = f"{fragment.name} takes {len(fragment.parameters)} arguments, by position"
+        what = f"{fragment.name} takes only positional arguments, and exactly {len(fragment.parameters)}"
         raise RuleTextError(what, call.col_offset, f"write {fragment.name}({', '.join(fragment.parameters)})")
     return dict(zip(fragment.parameters, words, strict=True))
 
@@ -224,7 +224,7 @@ def _arguments(call: ast.Call, text: str, fragment: Fragment) -> dict[str, str]:
 def _check_depth(depth: int, fragment: Fragment) -> None:
     if depth >= MAX_DEPTH:
         what = f"{fragment.name} calls itself, or fragments call one another more than {MAX_DEPTH} deep"
-        raise RuleTextError(what, 0, "write the lines out")
+        raise RuleTextError(what, 0, "write the lines out instead of calling the fragment")
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -238,7 +238,7 @@ def _fresh(name: str, taken: set[str]) -> str:
 def _names(nodes: Sequence[ast.expr], *, wild: bool = False) -> tuple[str, ...]:
     names = tuple(node.id for node in nodes if isinstance(node, ast.Name) and (wild or node.id not in _RESERVED))
     if len(names) != len(nodes) or (not wild and len(set(names)) != len(names)):
-        raise RuleTextError("parameters and results are names, each given once", 0, _HEADER)
+        raise RuleTextError("parameters and results must be names, each given only once", 0, _HEADER)
     return names
 
 
@@ -250,5 +250,5 @@ def _span(node: ast.expr) -> tuple[int, int]:
 def _statement(text: str) -> ast.stmt:
     statements = check_text(text)
     if len(statements) != 1:
-        raise RuleTextError("the line is not a single assignment")
+        raise RuleTextError("the line must be a single assignment")
     return statements[0]

@@ -88,8 +88,8 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
         data = read_plain(path, MAX_BYTES)
     except OSError as problem:
         large = problem.errno == errno.EFBIG
-        fix = "split it and `include` the parts" if large else "give an existing, readable file"
-        raise error(f"cannot read {path.name}: {problem.strerror}", where=str(path), fix=fix) from problem
+        fix = "split the file and `include` the parts" if large else "give an existing, readable file"
+        raise error(f"{path.name} cannot be read: {problem.strerror}", where=str(path), fix=fix) from problem
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -133,14 +133,18 @@ class _Reader:
         value = self.value("", 0)
         self.skip()
         if self.offset != len(self.text):
-            self.refuse("there is text after the JSON value", "keep one JSON object in the file", "")
+            self.refuse("there is text after the JSON value", "keep only one JSON object in the file", "")
         return value
 
     def value(self, pointer: str, depth: int) -> Any:
         self.skip()
         self.offsets[pointer] = self.offset
         if depth > MAX_DEPTH:
-            self.refuse(f"nested deeper than {MAX_DEPTH}", "a rule file needs six levels", pointer)
+            self.refuse(
+                f"the JSON is nested deeper than {MAX_DEPTH} levels",
+                "remove levels: a rule file needs only six",
+                pointer,
+            )
         head = self.text[self.offset : self.offset + 1]
         if head == "{":
             return self.members(pointer, depth)
@@ -162,7 +166,7 @@ class _Reader:
             inner = pointer + pointer_of(key)
             if key in members:
                 self.offset = start
-                self.refuse("duplicate key", "keep one of them", inner)
+                self.refuse("the key is given twice", "keep one of the two", inner)
             self.skip()
             if not self.text.startswith(":", self.offset):
                 self.refuse("a ':' is missing after the key", 'write "key": value', inner)

@@ -37,7 +37,7 @@ def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
     """
     for path in files:
         if "code" not in trust:
-            what = f"the rules use custom ops, and {path.name} would have to run to register them"
+            what = f"the rules use custom ops, and {path.name} must run to register them"
             raise RefusedError(what, where=str(path), fix="if you trust its author, add --trust code")
 
 
@@ -80,7 +80,7 @@ def _run(path: Path) -> tuple[Path, ...]:
     except Exception as error:
         what = f"{path.name} cannot be run: {type(error).__name__}: {error}"
         raise RuleError(
-            what, where=str(path), fix="see the README of the pack; its library may have to be built first"
+            what, where=str(path), fix="see the README of the rule pack; its library may have to be built first"
         ) from error
     loaded = tuple(Path(library) for library in sorted(set(torch.ops.loaded_libraries) - before))
     for library in loaded:

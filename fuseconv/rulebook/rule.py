@@ -157,14 +157,14 @@ class Rule(RuleFields):
 
     def _check_search(self) -> None:
         if self.finds or self.merge:
-            what = "a rule of the stage search has `finds` or `merge`"
+            what = "a rule of the stage search cannot have `finds` or `merge`"
             raise NamesError("/stage", what, "write `match` without them")
         for at, lines in enumerate(self.alternatives):
             for number, line in enumerate(lines):
                 product = isinstance(line.value, Call) and line.value.op == PRODUCT
                 if product or line.unpacks or isinstance(line.value, Apply):
-                    fix = "write ops with one result; the rules of the stage find every order"
-                    what = "a rule of the stage search has a product, several results or a function in `match`"
+                    fix = "write ops with one result; the other rules of the stage find every order of the operands"
+                    what = "a rule of the stage search cannot have a product, several results or a function in `match`"
                     raise NamesError(self.pointer_of_line(at, number), what, fix)
 
     @cached_property

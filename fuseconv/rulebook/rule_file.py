@@ -49,9 +49,9 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     for rule in _Reader().rules(_found(Path(), str(path)), (), f"{path}"):
         if (first := rules.setdefault(rule.name, rule)) is not rule:
             raise RuleError(
-                f"two rules are named {rule.name}",
+                f"two rules have the name {rule.name}",
                 where=rule.locate("/name"),
-                fix=f"rename one; the first is at {first.locate('/name')}",
+                fix=f"rename one of them; the first is at {first.locate('/name')}",
             )
     return tuple(rules.values())
 
@@ -82,7 +82,7 @@ class _Reader:
         real = Path(os.path.realpath(path))  # a symbolic link to itself is a cycle; Path.resolve raises an error
         if real in open_files:
             ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
-            raise RuleError(f"include cycle: {ring}", where=where, fix="remove one of them")
+            raise RuleError(f"the includes form a cycle: {ring}", where=where, fix="remove one of these includes")
         if len(open_files) > MAX_INCLUDES:
             raise RuleError(
                 f"includes are nested deeper than {MAX_INCLUDES}", where=where, fix="include the files directly"
@@ -97,7 +97,9 @@ class _Reader:
     def _folder(self, path: Path, real: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
         members = sorted(member for member in path.glob("*.json") if member.name != "schema.json")
         if not members:
-            raise RuleError(f"no rule file in {path.name}", where=where, fix="name a folder with *.json files in it")
+            raise RuleError(
+                f"there is no rule file in {path.name}", where=where, fix="name a folder that contains *.json files"
+            )
         for member in members:
             yield from self.rules(member, open_files, where)
         self.fragments[real] = {}
@@ -110,14 +112,14 @@ class _Reader:
             raise RuleError(
                 "the included file is not a rule file",
                 where=str(path),
-                fix='include files that have "rules" or "include"',
+                fix='include files that have the key "rules" or "include"',
             )
         file = _validated(RuleFile, document.value, document)
         if not (file.rules or file.include or file.ops or file.let):
             raise RuleError(
                 "the file contains no rules",
                 where=document.where(""),
-                fix='write some in "rules", or name files in "include"',
+                fix='write rules into "rules", or name files in "include"',
             )
         fragments: dict[str, Fragment] = {}
         for at, name in enumerate(file.include):
@@ -127,7 +129,9 @@ class _Reader:
         with _placed(document, ""):
             self.fragments[real] = {**fragments, **fragments_of(file)}
         if len(self.fragments) > MAX_FILES:
-            raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="include only the files needed")
+            raise RuleError(
+                f"there are more than {MAX_FILES} rule files", where=where, fix="include only the files that are needed"
+            )
         ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
         family = _family(real, (*open_files, real)[0].parent)
         for at, entry in enumerate(file.rules):
@@ -204,5 +208,5 @@ def _words(error: Any, keys: Sequence[str | int]) -> tuple[str, str]:
     if error["type"] == "missing":
         what = f"the field {keys[-1]} is missing"
     if error["type"] == "model_type":
-        what = "not an object"
+        what = "the value must be a JSON object"
     return what, fix

@@ -52,7 +52,7 @@ def check_names(
             shares no value with the others.
     """
     if not alternatives:
-        raise NamesError("/match", "the rule has no pattern", "write `match`, or `finds`")
+        raise NamesError("/match", "the rule has no pattern", "write `match` or `finds`")
     replaced = {name for line in replacement for name in line.targets}
     bound = [
         _check_alternative(lines, [pointer_of_line(at, number) for number in range(len(lines))], replaced)
@@ -88,7 +88,7 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
         for name in names_of(line.value):
             if name in places and places[name] >= number:
                 what = f"{name} is used before the line that binds it"
-                raise NamesError(pointers[number], what, "reorder the lines; a pattern cannot have a cycle")
+                raise NamesError(pointers[number], what, "reorder the lines: a pattern cannot have a cycle")
             captures.update({name} - places.keys())
             read.add(name)
         for name in line.targets:
@@ -103,8 +103,8 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
             given.update(line.targets)
     _check_connected(lines, pointers)
     for name in sorted(values - read - replaced, key=places.__getitem__):
-        fix = f"bind {name} in `replace`, or name it _"
-        raise NamesError(pointers[places[name]], f"{name} is not replaced", fix)
+        fix = f"bind {name} in `replace`, or write _ instead of the name"
+        raise NamesError(pointers[places[name]], f"{name} is bound, but neither read nor replaced", fix)
     return captures, values
 
 
@@ -114,7 +114,7 @@ def _check_pattern_value(line: Line, pointer: str) -> None:
     if isinstance(line.value, Call):
         if function := next(applications_of(line.value), None):
             fix = f"bind its result on a line of its own: NAME = {function.function}(...)"
-            what = f"{function.function}(...) is nested in an op of the pattern"
+            what = f"{function.function}(...) cannot be nested in an op of the pattern"
             raise NamesError(pointer, what, fix, function.column)
     elif isinstance(line.value, Name) or line.unpacks:
         what = "the line neither matches an op nor names a literal"
@@ -131,13 +131,13 @@ def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
         if isinstance(line.value, Call)
     }
     if not words:
-        raise NamesError(pointers[0], "the pattern has no op", "match at least one op")
+        raise NamesError(pointers[0], "the pattern contains no op", "match at least one op")
     _, reached = words.popitem()
     while near := [other for other, names in words.items() if names & reached]:
         for other in near:
             reached |= words.pop(other)
     for number in words:
-        fix = "connect the lines by a value, or make two rules"
+        fix = "connect the lines by a value, or write two rules"
         raise NamesError(pointers[number], "the line shares no value with the others", fix)
 
 
@@ -165,7 +165,7 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
             raise NamesError(pointer, "`product` is not allowed in `replace`", fix)
         if not isinstance(line.value, Call | Name):
             raise NamesError(
-                pointer, "the line computes no tensor", "write NAME = NAMESPACE.OP.OVERLOAD(...), or y = x"
+                pointer, "the line computes no tensor", "write NAME = NAMESPACE.OP.OVERLOAD(...), or NAME = NAME"
             )
         for name in names_of(line.value):
             if name not in known:
@@ -202,7 +202,7 @@ def _check_functions(value: Call | Term, pointer: str) -> None:
         _check_function(function, pointer)
         if FUNCTIONS[function.function].kind != "value":
             what = f"{function.function} is a test and returns no value"
-            raise NamesError(pointer, what, "move it to `where`", function.column)
+            raise NamesError(pointer, what, f"move {function.function} to `where`", function.column)
 
 
 def _check_function(function: Apply, pointer: str) -> None:
@@ -212,7 +212,7 @@ def _check_function(function: Apply, pointer: str) -> None:
         fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(FUNCTIONS))}"
         raise NamesError(pointer, f"unknown predicate or function {function.function}", fix, function.column)
     if len(function.args) < known.least or (known.most is not None and len(function.args) > known.most):
-        what = f"{function.function} is given {len(function.args)} arguments"
+        what = f"{function.function} does not take {len(function.args)} arguments"
         raise NamesError(pointer, what, f"write {known.usage}", function.column)
 
 

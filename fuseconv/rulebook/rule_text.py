@@ -140,7 +140,7 @@ def parse_line(text: str) -> Line:
         case [ast.AnnAssign(target=target, annotation=ast.Name(id="constant"), value=ast.expr() as value)]:
             constant = True
         case _:
-            raise RuleTextError("the line is not a single assignment")
+            raise RuleTextError("the line must be a single assignment")
     match target:
         case ast.Tuple(elts=[ast.Starred(value=name)]):
             return Line((_identifier(name),), True, _value(value), constant, each=True)
@@ -187,13 +187,13 @@ def parse_condition(text: str) -> Condition:
     match = _COMPARISON.match(text)
     left = _term(_expression(match["left"] if match else text))
     if not isinstance(left, Apply | Name) or (match is None and isinstance(left, Name)):
-        raise RuleTextError("not a predicate", 0, fix)
+        raise RuleTextError("the condition is not a predicate", 0, fix)
     if match is None:
         return Condition(left, None, None)
     if match["comparison"] == "in":
         members = tuple(_term(_expression(word)) for word in match["right"].split())
         if any(not isinstance(member, Literal) for member in members):
-            raise RuleTextError("`in` takes literals, separated by spaces", match.start("right"), fix)
+            raise RuleTextError("`in` takes literals that are separated by spaces", match.start("right"), fix)
         return Condition(left, "in", Items(members))
     return Condition(left, match["comparison"], _term(_expression(match["right"])))
 
@@ -237,9 +237,11 @@ def check_text(text: str) -> list[ast.stmt]:
         RuleTextError: the line is too long, contains a character that rules do not allow, or is not valid Python.
     """
     if len(text) > MAX_LENGTH:
-        raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op per line")
+        raise RuleTextError(f"the line is longer than {MAX_LENGTH} characters", 0, "write one op per line")
     if bad := re.search(r"[^ -~]|\\", text):
-        raise RuleTextError(f"the character {bad[0]!r} is not allowed here", bad.start(), "write plain ASCII, one line")
+        raise RuleTextError(
+            f"the character {bad[0]!r} is not allowed here", bad.start(), "write one line of plain ASCII"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a SyntaxWarning about text that is rejected anyway
@@ -247,13 +249,13 @@ def check_text(text: str) -> list[ast.stmt]:
     except SyntaxError as problem:
         raise RuleTextError(f"syntax error: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None
     except (ValueError, RecursionError, MemoryError):
-        raise RuleTextError("syntax error: too large or nested too deeply") from None
+        raise RuleTextError("syntax error: the line is too large or nested too deeply") from None
 
 
 def _expression(text: str) -> ast.expr:
     statements = check_text(text.strip())
     if len(statements) != 1 or not isinstance(statements[0], ast.Expr):
-        raise RuleTextError("not a single expression", 0, _TERM)
+        raise RuleTextError("the text is not a single expression", 0, _TERM)
     return statements[0].value
 
 
@@ -261,7 +263,7 @@ def _identifier(node: ast.expr) -> str:
     if not isinstance(node, ast.Name):
         raise RuleTextError("the left side is not a name", node.col_offset)
     if node.id in DTYPES or node.id in ("inf", "nan"):
-        raise RuleTextError(f"{node.id} is a literal and cannot be a name", node.col_offset, "choose another name")
+        raise RuleTextError(f"{node.id} is a literal, and cannot be a name", node.col_offset, "choose another name")
     return node.id
 
 
@@ -273,7 +275,7 @@ def _value(node: ast.expr) -> Call | Term:
     kwargs = tuple((_keyword(keyword), _term(keyword.value)) for keyword in node.keywords)
     given = [name for name, _ in kwargs]
     if twice := next((name for name in given if given.count(name) > 1), None):
-        raise RuleTextError(f"the argument {twice} is given twice", node.col_offset, "give it once")
+        raise RuleTextError(f"the argument {twice} is given twice", node.col_offset, "give it only once")
     return Call(_op(node.func), args, kwargs, rest)
 
 
@@ -286,7 +288,7 @@ def _op(node: ast.expr) -> str:
         parts.append(inner.attr)
         inner = inner.value
     if not isinstance(inner, ast.Name) or len(parts) != 2:
-        raise RuleTextError("an op has three parts, NAMESPACE.OP.OVERLOAD", node.col_offset)
+        raise RuleTextError("the name of an op must have three parts, NAMESPACE.OP.OVERLOAD", node.col_offset)
     return ".".join([inner.id, *reversed(parts)])
 
 
@@ -315,7 +317,7 @@ def _term(node: ast.expr) -> Term:
         case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
             return Apply(function, tuple(_term(argument) for argument in args), node.col_offset)
         case _:
-            raise _not_a_term(node, f"a {type(node).__name__} is not an argument")
+            raise _not_a_term(node, f"a {type(node).__name__} cannot be an argument")
 
 
 def _item(node: ast.expr) -> Term:

@@ -157,7 +157,7 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
     specs = exported.graph_signature.output_specs
     if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
         raise UnsupportedError(
-            f"the exported program writes to {bad[0].target} in place ({bad[0].kind.name.lower()})",
+            f"the exported program mutates {bad[0].target} ({bad[0].kind.name.lower()})",
             where=str(bad[0].target),
             fix="export the model in eval mode, so that it does not update its state",
         )

@@ -147,7 +147,7 @@ class _Printer:
                 raise UnsupportedError(
                     f"the model cannot be written as TorchScript: it has an output of kind {spec.kind.name}",
                     where=str(spec.target),
-                    fix="make the model return the values that it writes in place",
+                    fix="make the model return the values that it mutates",
                 )
         if zero := negative_zero(self.program):
             raise UnsupportedError(

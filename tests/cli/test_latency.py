@@ -94,7 +94,7 @@ FAILURES = {
     "sizes and a file": (
         ["{}/wide.fuseconv", "--shape", "dim0=3", "--inputs", "{}/other.pt2"],
         "usage",
-        "already fixes the sizes",
+        "cannot be combined with --inputs",
     ),
     "no rounds": (["{}/wide.fuseconv", "--rounds", "0"], "usage", "0 is not in the range"),
     "another model": (

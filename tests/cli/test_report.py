@@ -86,7 +86,11 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no such method": (["{bundle}", "--method", "decode"], 2, "no method decode"),
     "no errors": (["{bundle}", "--blame", "{scratch}/absent.json"], 6, "cannot be read"),
     "other errors": (["{bundle}", "--blame", "{bundle}/manifest.json"], 2, "not the output of"),
-    "errors of two": (["{bundle}", "--blame", "x", "--blame", "x"], 2, "2 --blame files are given, but the report shows only 1"),
+    "errors of two": (
+        ["{bundle}", "--blame", "x", "--blame", "x"],
+        2,
+        "2 --blame files are given, but the report shows only 1",
+    ),
 }
 
 

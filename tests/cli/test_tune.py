@@ -147,7 +147,7 @@ def test_a_frozen_conversion_follows_the_lock_and_measures_nothing(
     assert {ops for target in TARGETS for ops in ops_in(bundle, target)} == {"abs-chain"}
     text = lock.read_text().replace("lerp-relu(", "lerp-relu(of: another, ")
     (tmp_path / "other.lock").write_text(text)
-    with pytest.raises(FrozenError, match=r"leaves matches alone in the target .* that are not found: lerp-relu"):
+    with pytest.raises(FrozenError, match=r"leaves alone a match in the target .* that was not found: lerp-relu"):
         convert(folder / "model.pt2", frozen=tmp_path / "other.lock", **again)  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ def test_code_runs_only_where_it_is_trusted(pack: Path, model: Path, tmp_path: P
         lambda: match(model, rules=pack, options=Options(trust=frozenset({"native"}))),
         lambda: check_rules(pack),
     ):
-        with pytest.raises(RefusedError, match=r"ops\.py would have to run") as caught:
+        with pytest.raises(RefusedError, match=r"ops\.py must run to register") as caught:
             run()
         assert "--trust code" in caught.value.fix
     assert not (tmp_path / "out").exists()

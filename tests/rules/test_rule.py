@@ -39,7 +39,7 @@ BAD_FILES = {
     "not_json": ("hello", "not JSON", "(/)"),
     "empty": ("", "not JSON", "(/)"),
     "byte_order_mark": ("\ufeff{}", "byte order mark", "(/)"),
-    "duplicate_key": ('{"rules": [],\n "rules": []}', "duplicate key", ":2:2 (/rules)"),
+    "duplicate_key": ('{"rules": [],\n "rules": []}', "the key is given twice", ":2:2 (/rules)"),
     "nan": ('{"rules": [NaN]}', "not JSON", "(/rules/0)"),
     "infinity": ('{"rules": [-Infinity]}', "not JSON", "(/rules/0)"),
     "huge_number": ('{"rules": [1e999]}', "too large", "(/rules/0)"),
@@ -48,7 +48,7 @@ BAD_FILES = {
     "bad_escape": ('{"\\x": 1}', "escape", ":1:3"),
     "no_rules": ("{}", "contains no rules", ":1:1 (/)"),
     "empty_rules": ('{"rules": [], "include": []}', "contains no rules", ":1:1 (/)"),
-    "not_an_object": ("[]", "not an object", ":1:1"),
+    "not_an_object": ("[]", "must be a JSON object", ":1:1"),
     "unknown_top_field": ('{"rule": []}', "unknown field rule", "(/rule)"),
     "unknown_field": (file_with(wher=[]), "unknown field wher", "(/rules/0/wher)"),
     "missing_field": ('{"rules": [{"name": "a", "doc": "d"}]}', "the field stage is missing", "(/rules/0/stage)"),
@@ -61,12 +61,12 @@ BAD_FILES = {
     "predicate_uncompared": (file_with(where=["rank(x)"]), "is a value", "(/rules/0/where/0)"),
     "predicate_compared": (file_with(where=["is_floating(x) == True"]), "is a test", "(/rules/0/where/0)"),
     "predicate_unbound": (file_with(where=["rank(q) == 2"]), "q is not bound", "(/rules/0/where/0)"),
-    "code_in_where": (file_with(where=["__import__('os').system('x')"]), "is not an argument", "(/rules/0/where/0)"),
+    "code_in_where": (file_with(where=["__import__('os').system('x')"]), "cannot be an argument", "(/rules/0/where/0)"),
     "code_in_match": (file_with(match=["y = __import__('os').getcwd()"]), "three parts", "(/rules/0/match/0)"),
     "code_in_replace": (file_with(replace=["y = (lambda: 1)()"]), "three parts", "(/rules/0/replace/0)"),
     "function_in_match": (
         file_with(match=["y = aten.gelu.default(x, approximate=gelu_of(mode))"], where=[], replace=[]),
-        "is nested in an op",
+        "cannot be nested in an op",
         "(/rules/0/match/0)",
     ),
     "unbound": (file_with(replace=["y = aten.gelu.default(q)"]), "q is not bound", "(/rules/0/replace/0)"),
@@ -78,7 +78,11 @@ BAD_FILES = {
         "z replaces nothing",
         "(/rules/0/replace/1)",
     ),
-    "not_replaced": (file_with(match=[*MATCH, "z = aten.relu.default(h)"]), "z is not replaced", "(/rules/0/match/2)"),
+    "not_replaced": (
+        file_with(match=[*MATCH, "z = aten.relu.default(h)"]),
+        "z is bound, but neither read nor replaced",
+        "(/rules/0/match/2)",
+    ),
     "reads_inside": (file_with(replace=["y = aten.gelu.default(h)"]), "inside the match", "(/rules/0/replace/0)"),
     "unconnected": (file_with(match=[*MATCH, "_ = aten.relu.default(q)"]), "shares no value", "(/rules/0/match/"),
     "rest_in_replace": (
@@ -86,8 +90,12 @@ BAD_FILES = {
         "not allowed in `replace`",
         "(/rules/0/replace/0)",
     ),
-    "second_alternative": (file_with(match=[MATCH, ["y = aten.gelu"]]), "not an argument", "(/rules/0/match/1/0)"),
-    "equality_elsewhere": (file_with(equality=True), "not of the stage search", "(/rules/0/equality)"),
+    "second_alternative": (
+        file_with(match=[MATCH, ["y = aten.gelu"]]),
+        "cannot be an argument",
+        "(/rules/0/match/1/0)",
+    ),
+    "equality_elsewhere": (file_with(equality=True), "must belong to the stage search", "(/rules/0/equality)"),
     "equality_of_alternatives": (
         file_with(
             equality=True,
@@ -116,7 +124,7 @@ BAD_FILES = {
         "(/rules/0/match/0)",
     ),
     "missing_include": ('{"include": ["nowhere.json"]}', "there is no nowhere.json", "(/include/0)"),
-    "include_of_itself": ('{"include": ["rules.json"]}', "include cycle", "(/include/0)"),
+    "include_of_itself": ('{"include": ["rules.json"]}', "form a cycle", "(/include/0)"),
 }
 
 
@@ -178,7 +186,7 @@ def test_include_order_folders_and_diamonds(tmp_path: Path) -> None:
 def test_two_rules_of_one_name(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(file_with())
-    with pytest.raises(RuleError, match="two rules are named linear-gelu") as caught:
+    with pytest.raises(RuleError, match="two rules have the name linear-gelu") as caught:
         load_rules(tmp_path)
     assert "b.json" in caught.value.where
     assert "a.json" in caught.value.fix
@@ -188,7 +196,7 @@ NO_RULES: dict[str, tuple[str | bytes, str, str]] = {
     "text": ("SECRET x", "not JSON: a value is missing", ":1:1"),
     "text in JSON": ('{"rules":\n  SECRET}', "not JSON: a value is missing", ":2:3"),
     "a key": ('{"SECRET": x}', "not JSON: a value is missing", ":1:12"),
-    "a key twice": ('{"SECRET": 1, "SECRET": 1}', "not JSON: duplicate key", ":1:15"),
+    "a key twice": ('{"SECRET": 1, "SECRET": 1}', "not JSON: the key is given twice", ":1:15"),
     "a number": ("5373e999", "not JSON: the number is too large", ":1:9"),
     "an escape": ('"\\SECRET"', "not JSON: a string is not terminated", ":1:2"),
     "a comma": ('{"SECRET": 1 "SECRET": 1}', "not JSON: a ',' or '}' is missing", ":1:14"),

@@ -264,7 +264,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "arguments of a fragment": (
         {"match": ["y, act = gate(x, x)"]},
         {"let": LET},
-        "takes 1 argument",
+        "and exactly 1",
         "(/rules/0/match/0)",
     ),
     "results of a fragment": (
@@ -278,13 +278,13 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "two of one name": (
         {},
         {"let": {"a(x)": ["rank(x) == 1"], "y = a(x)": ["y = aten.relu.default(x)"]}},
-        "two fragments are named a",
+        "two fragments have the name a",
         "(/let/y = a(x))",
     ),
     "alternatives in a replacement": (
         {"replace": ["y = (aten.abs | aten.neg).default(x)"]},
         {},
-        "the replacement has alternatives",
+        "the replacement cannot have alternatives",
         "(/rules/0/replace)",
     ),
     "a key that the row has not": (
@@ -296,13 +296,13 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "an op of an alternative": (
         {"match": ["v = aten.neg.default(x)", "y = (aten.sin | aten.cos).default(v, *z)"]},
         {},
-        "is not an argument",
+        "cannot be an argument",
         "(/rules/0/match/1)",
     ),
     "no value for an argument": (
         {"match": ["y = aten.add.Tensor(c, x)"], "examples": {"context": ["x: f64[n]"]}},
         {},
-        "c of `y = aten.add.Tensor(c, x)` has no value",
+        "c in `y = aten.add.Tensor(c, x)` has no value",
         "(/rules/0/examples/context)",
     ),
     "a program that returns nothing": (

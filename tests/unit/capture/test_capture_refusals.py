@@ -255,7 +255,7 @@ REFUSED = {
         UsageError,
         "does not accept a[6, 4], b[12, 4]",
         "torch._check(",
-        "correct --input",
+        "--input-range",
     ),
     "another branch for large images": (
         Large(),

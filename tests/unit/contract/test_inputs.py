@@ -117,11 +117,11 @@ def test_from_file_refuses_damage(tmp_path: Path, content: bytes | None, error: 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([1, torch.ones(2, 4)], "holds a list whose item 0 is an int"),
-        ((torch.ones(2, dtype=torch.int64), None), "holds a tuple whose item 1 is None"),
-        ([[torch.ones(2, dtype=torch.int64), torch.ones(2, 4)]], "holds a list whose item 0 is a list"),
-        ({"ids": torch.ones(2, dtype=torch.int64), "x": [1.0]}, "holds a dict whose item 'x' is a list"),
-        ("ids", "holds a str"),
+        ([1, torch.ones(2, 4)], "contains a list whose item 0 is an int"),
+        ((torch.ones(2, dtype=torch.int64), None), "contains a tuple whose item 1 is None"),
+        ([[torch.ones(2, dtype=torch.int64), torch.ones(2, 4)]], "contains a list whose item 0 is a list"),
+        ({"ids": torch.ones(2, dtype=torch.int64), "x": [1.0]}, "contains a dict whose item 'x' is a list"),
+        ("ids", "contains a str"),
     ],
 )
 @pytest.mark.parametrize("contract", [CONTRACT, None], ids=["contract", "no contract"])
@@ -131,14 +131,14 @@ def test_a_file_of_something_else_is_said_to_hold_it(
     torch.save(value, tmp_path / "a.pt")
     with pytest.raises(RefusedError, match=said) as caught:
         from_file(tmp_path / "a.pt", contract)
-    assert "or a list of them" in caught.value.fix
+    assert "or a list of the tensors" in caught.value.fix
 
 
 def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path: Path) -> None:
     torch.save(list(TENSORS.values()), tmp_path / "a.pt")
     assert list(from_file(tmp_path / "a.pt", CONTRACT)) == ["ids", "x"]
     torch.save((TENSORS["x"],), tmp_path / "a.pt")
-    with pytest.raises(UsageError, match="holds a tuple of 1 tensor, but the model takes 2 inputs") as caught:
+    with pytest.raises(UsageError, match="contains a tuple of 1 tensor, but the model takes 2 inputs") as caught:
         from_file(tmp_path / "a.pt", CONTRACT)
     assert caught.value.fix.endswith("in this order: ids, x")
 

@@ -60,15 +60,15 @@ ERRORS = [
     ("lineer", "reshape", "has no node lineer", "did you mean linear"),
     ("x", "reshape", "x is an input or a weight", "name an op that uses it: "),
     ("output", "reshape", "has no node output", "see the names in"),
-    ("reshape", "linear", "no path leads from reshape to linear", "exchange --from and --to"),
-    ("linear add_8", "reshape", "no path leads from add_8 to reshape", "name nodes"),
+    ("reshape", "linear", "no path leads from reshape to linear", "swap --from and --to"),
+    ("linear add_8", "reshape", "no path leads from add_8 to reshape", "name two nodes"),
     ("linear", "reshape cos", "no path leads from linear to cos", "add the --from nodes"),
     ("getitem", "reshape", "getitem selects a result", "name split"),
     ("linear", "add_2", "the value of split is used outside of the subgraph: getitem_1 uses it", "add --to split"),
     ("add_4", "linear_3", "the value of layer_norm is used outside of the subgraph: add_5", "add --to layer_norm"),
     ("transpose_3", "reshape", "reshape shares its memory with scaled_dot_product_attention", "computes a new value"),
     ("linear", "add_17", "a pattern has at most 64 lines", "closer to each other"),
-    ("sym_size_int_4", "reshape", "computes no tensor", "choose nodes without it"),
+    ("sym_size_int_4", "reshape", "computes no tensor", "choose nodes without this op"),
 ]
 
 

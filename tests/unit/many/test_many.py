@@ -64,19 +64,19 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "nothing": ("", "no `models`"),
-    "no mapping": ("- a", "no `models`"),
-    "no list": ("models: a", "no `models`"),
+    "nothing": ("", "but no other keys"),
+    "no mapping": ("- a", "but no other keys"),
+    "no list": ("models: a", "but no other keys"),
     "no models": ("models: []", "there are no models"),
-    "another key": ("{models: [a], jobs: 3}", "no `models`"),
+    "another key": ("{models: [a], jobs: 3}", "but no other keys"),
     "not YAML": ("models: [", "not valid YAML"),
     "an object of Python": ("models: !!python/object/apply:os.system [id]", "not valid YAML"),
-    "a number": ("models: [3]", "a model is a path"),
-    "no path": ("models: [{name: a}]", "a model is a path"),
+    "a number": ("models: [3]", "a model must be a path"),
+    "no path": ("models: [{name: a}]", "a model must be a path"),
     "an unknown option": ("models: [{model: a, targets: export}]", "unknown option targets"),
     "an option of a single run": ("{models: [a], options: {output: x}}", "unknown option output"),
-    "a number as an option": ("models: [{model: a, target: 3}]", "target is not text"),
-    "no options": ("{models: [a], options: [x]}", "not a mapping"),
+    "a number as an option": ("models: [{model: a, target: 3}]", "target must be a text"),
+    "no options": ("{models: [a], options: [x]}", "must be a mapping"),
     "a name twice": ("models: [a, {model: b, name: a}]", "two models have the name a"),
     "a path as a name": ("models: [{model: b, name: ../a}]", "cannot be the name"),
 }

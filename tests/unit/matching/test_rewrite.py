@@ -161,7 +161,7 @@ EDITS: dict[str, tuple[dict[str, Any], str]] = {
         "a replacement with dtype",
     ),
     "no such op": ({"replace": ("y = aten.nothing.default(x)",)}, "aten.nothing.default"),
-    "no line": ({"replace": ("y",)}, "the line is not a single assignment"),
+    "no line": ({"replace": ("y",)}, "the line must be a single assignment"),
     "no such function": ({"replace": ("y = aten.gelu.default(x, approximate=hello(x))",)}, "hello"),
     "arguments that do not fit": (
         {"replace": ("y = aten.mm.default(x, w)",)},

@@ -172,7 +172,10 @@ REFUSED: Mapping[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "another rank": (_put("shift", torch.zeros(1, 16)), r"shift is float32\[1, 16\]"),
     "another dtype": (_put("shift", torch.zeros(16).half()), r"shift is float16\[16\]"),
     "another constant": (_put("mask", torch.ones(16)), "mask is a constant of the model, but its value differs"),
-    "untied weights": (_put("tied.weight", torch.zeros(16, 32)), "are one tied weight in the model, but their values differ"),
+    "untied weights": (
+        _put("tied.weight", torch.zeros(16, 32)),
+        "are one tied weight in the model, but their values differ",
+    ),
 }
 
 
@@ -246,7 +249,7 @@ def test_an_adapter_is_merged(config: Mapping[str, object], scale: float, tmp_pa
 
 
 ODD_ADAPTERS: Mapping[str, tuple[dict[str, object], dict[str, Tensor], type[FuseconvError], str]] = {
-    "another kind": ({"peft_type": "IA3"}, {}, UnsupportedError, "of the kind IA3"),
+    "another kind": ({"peft_type": "IA3"}, {}, UnsupportedError, "has the PEFT type IA3"),
     "dora": ({"use_dora": True}, {}, UnsupportedError, "use_dora"),
     "an activated adapter": ({"alora_invocation_tokens": [1]}, {}, UnsupportedError, "alora_invocation_tokens"),
     "another start": ({"init_lora_weights": "pissa_niter_4"}, {}, UnsupportedError, "changes the weights"),
@@ -254,8 +257,18 @@ ODD_ADAPTERS: Mapping[str, tuple[dict[str, object], dict[str, Tensor], type[Fuse
     "no such module": ({}, {"none__lora_A": A, "none__lora_B": B}, RefusedError, "no weight none.weight"),
     "one factor": ({}, {"query__lora_A": A}, RefusedError, "lacks the factor .*lora_B.weight"),
     "the other factor": ({}, {"query__lora_B": B}, RefusedError, "the other factor"),
-    "two ranks": ({}, {"query__lora_A": A, "query__lora_B": torch.ones(16, 3)}, RefusedError, "different ranks, 2 and 3"),
-    "another shape": ({}, {"up__lora_A": A, "up__lora_B": B}, RefusedError, r"\[16, 16\], but the weight has the shape \[32, 16"),
+    "two ranks": (
+        {},
+        {"query__lora_A": A, "query__lora_B": torch.ones(16, 3)},
+        RefusedError,
+        "different ranks, 2 and 3",
+    ),
+    "another shape": (
+        {},
+        {"up__lora_A": A, "up__lora_B": B},
+        RefusedError,
+        r"\[16, 16\], but the weight has the shape \[32, 16",
+    ),
 }
 
 

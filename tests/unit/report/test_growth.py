@@ -22,7 +22,12 @@ BORDER: dict[str, Any] = {
 }
 RESULT: dict[str, Any] = {"verdicts": [], "compared": ["export"], "unable": {}, "case": "given", "borders": [BORDER]}
 PRINTED: dict[str, Any] = {"schema": 1, "ok": True, "command": "blame", "result": RESULT, "error": None}
-FAILED = {"code": "unsupported", "message": "the bundle lacks the original's weight w", "where": "", "hint": "add MODEL"}
+FAILED = {
+    "code": "unsupported",
+    "message": "the bundle lacks the original's weight w",
+    "where": "",
+    "hint": "add MODEL",
+}
 
 
 def test_the_result_of_blame_is_read(tmp_path: Path) -> None:
