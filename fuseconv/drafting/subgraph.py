@@ -57,7 +57,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     for name, node in starts.items():
         if is_getitem(node):
             fix = f"name {graph.workspace.name(node.all_input_nodes[0])}, or an op that uses {name}"
-            raise UsageError(f"{name} only selects one of the results of an op", where=f"--from {name}", fix=fix)
+            raise UsageError(f"{name} selects a result of an op", where=f"--from {name}", fix=fix)
     after = _reached(starts.values(), lambda node: node.users)
     before = _reached(ends.values(), lambda node: node.all_input_nodes)
     _check_paths(starts, ends, after, before)

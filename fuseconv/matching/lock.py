@@ -105,7 +105,7 @@ def read_lock(path: Path) -> Lock:
     except ValidationError as problem:
         error = problem.errors(include_url=False)[0]
         where = document.where(pointer_of(*error["loc"]))
-        what = f"not a valid lock file: {error['msg'][:1].lower()}{error['msg'][1:]}"
+        what = f"the lock file is not valid: {error['msg'][:1].lower()}{error['msg'][1:]}"
         raise RuleError(what, where=where, fix="rewrite it with `fuseconv convert --lock`") from None
 
 

@@ -53,7 +53,7 @@ def _check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     for name, patterns in by_name.items():
         if ring := _ring(name, leads):
             others = " -> ".join([*ring, name])
-            what = f"rewrite cycle: {others}"
+            what = f"the rules form a rewrite cycle: {others}"
             raise refuse(
                 patterns[0].rule, "/replace", what, "remove one of the rules, or add a condition that breaks the cycle"
             )

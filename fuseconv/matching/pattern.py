@@ -195,7 +195,7 @@ def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
     fits = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
     if not factors or call.rest or len(numbers) + len(factors) < len(call.args) or named.keys() - {"times"} or not fits:
         fix = "write product(TENSOR, ..., NUMBER), or product(TENSOR, ..., times=NAME)"
-        raise refuse(rule, pointer, "not a product of tensors and a number", fix)
+        raise refuse(rule, pointer, "the arguments are not tensors and a number", fix)
     times = named.get("times", Literal(math.prod(map(float, numbers))))  # type: ignore[arg-type]  # fits says so
     return {**{str(at): term for at, term in enumerate(factors)}, "times": times}
 
@@ -212,7 +212,7 @@ def _terms(rule: Rule, call: Call, op: torch._ops.OpOverload, pointer: str) -> d
     for argument in arguments:
         given = terms.get(argument.name)
         if isinstance(given, Literal) and given.value is None and argument.type.kind() != "OptionalType":
-            what = f"{call.op} takes no None for {argument.name}"
+            what = f"{call.op} does not accept None for {argument.name}"
             raise refuse(rule, pointer, what, f"the schema is {op._schema}")
     if len(call.args) > len(positional):
         what = f"{call.op} takes {len(positional)} positional arguments, but {len(call.args)} are given"

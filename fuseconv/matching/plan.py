@@ -127,7 +127,9 @@ def _others(rule: Rule, targets: Collection[str]) -> str:
     """Describes which of the targets a rule does not support. Empty if the rule supports all of them."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
-    return f"rule {rule.name} supports only {named}; this conversion also writes {', '.join(others)}" if others else ""
+    return (
+        f"rule {rule.name} supports only {named}, but this conversion also writes {', '.join(others)}" if others else ""
+    )
 
 
 def run_stage(

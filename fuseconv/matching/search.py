@@ -311,7 +311,7 @@ class Search:
         """
         self.spent += 1
         if self.spent > BUDGET:
-            what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
+            what = f"the pattern needs more than {BUDGET} comparisons at {self.anchor.name}"
             raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:

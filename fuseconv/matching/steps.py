@@ -228,8 +228,12 @@ class Plan:
         except ValidationError as problem:
             raise _not_a_plan(problem, text, where) from None
         if plan.schema != SCHEMA:
-            fix = "regenerate it with this version of fuseconv"
-            raise RuleError(f"the plan has schema {plan.schema}, but this version reads {SCHEMA}", where=where, fix=fix)
+            fix = "regenerate the plan with this version of fuseconv"
+            raise RuleError(
+                f"the plan has the schema version {plan.schema}, but this version of fuseconv reads {SCHEMA}",
+                where=where,
+                fix=fix,
+            )
         return plan
 
 
@@ -244,15 +248,15 @@ def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:
     try:
         document = parse_json(text, path, RuleError)
     except RuleError as syntax:
-        return RuleError(f"not a plan: {syntax.what}", where=syntax.where, fix=syntax.fix)
+        return RuleError(f"the file is not a plan: {syntax.what}", where=syntax.where, fix=syntax.fix)
     where, key = document.where(pointer_of(*error["loc"])), str(error["loc"][-1]) if error["loc"] else ""
     what, fix = f"{error['msg'][:1].lower()}{error['msg'][1:]}", "use the format that `fuseconv match` writes"
     if error["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
         near = difflib.get_close_matches(key, _FIELDS, 1)
-        what, fix = f"unknown field {key}", f"did you mean {near[0]}?" if near else "remove it"
+        what, fix = f"unknown field {key}", f"did you mean {near[0]}?" if near else "remove the field"
     if error["type"] in {"missing", "missing_argument"}:
-        what, fix = f"the field {key} is missing", "add it, or remove the whole entry"
-    return RuleError(f"not a plan: {what}", where=where, fix=fix)
+        what, fix = f"the field {key} is missing", "add the field, or remove the whole entry"
+    return RuleError(f"the file is not a plan: {what}", where=where, fix=fix)
 
 
 def _names(bindings: Any) -> Iterator[str]:
@@ -275,10 +279,10 @@ def read_plan(path: Path) -> Plan:
         text = read_plain(path).decode("utf-8")
     except OSError as problem:
         raise FileError(
-            f"cannot read the plan: {problem.strerror}", where=str(path), fix="give an existing file"
+            f"the plan cannot be read: {problem.strerror}", where=str(path), fix="give an existing file"
         ) from None
     except UnicodeDecodeError as problem:
         raise RuleError(
-            f"not a plan: byte {problem.start} is not UTF-8", where=str(path), fix="save it as UTF-8"
+            f"the file is not a plan: byte {problem.start} is not UTF-8", where=str(path), fix="save the file as UTF-8"
         ) from None
     return Plan.from_json(text, str(path))

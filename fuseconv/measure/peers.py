@@ -102,7 +102,7 @@ def against_peers(
         "seconds": SECONDS,
     }
     what = f"time the bundle against {', '.join(peers)}"
-    fix = "free memory used by other processes and run it again, or name fewer peers in --not-slower-than"
+    fix = "free memory that other processes use and try again, or name fewer peers in --not-slower-than"
     told = measured("fuseconv.measure.peers", request, what=what, where=str(model), fix=fix)
     if "failed" in told:
         raise UpstreamError(

@@ -13,7 +13,7 @@ from typing import Any
 from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import forked
 
-FIX = "free memory used by other processes and run it again, or leave the target out"
+FIX = "free memory that other processes use and try again, or leave the target out"
 
 
 def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX, cold: bool = False) -> Any:

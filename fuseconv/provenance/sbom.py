@@ -73,7 +73,7 @@ def write_sbom(bundle: Path, built_in: Path) -> None:
         built = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         fix = "run `make build`, or reinstall fuseconv"
-        raise FileError(f"{BUILT_WITH} is missing beside the op libraries", where=str(path), fix=fix) from None
+        raise FileError(f"{BUILT_WITH} is missing next to the op libraries", where=str(path), fix=fix) from None
     try:
         files = {path.name: measure_file(path).sha256 for path in sorted((bundle / LIBRARIES).iterdir())}
         known: Mapping[str, Mapping[str, str]] = built["libraries"]
@@ -103,7 +103,7 @@ def _document(libraries: Mapping[str, str], versions: Mapping[str, Mapping[str, 
         file["hashes"] = [{"alg": "SHA-256", "content": sha256}]
         files.append(file)
         if name not in versions:
-            file["description"] = "not a library of fuseconv: what it was compiled from is not known"
+            file["description"] = "not a library of fuseconv: its sources are not known"
             continue
         file |= {
             "version": __version__,

@@ -53,9 +53,9 @@ def sign(bundle: Path, key: Path) -> Path:
         config = signing.Config().use_elliptic_key_signer(private_key=key, password=secret)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"this is not a private key for ECDSA that can be read: {error}",
+            f"the file cannot be read as a private ECDSA key: {error}",
             where=str(key),
-            fix=f"set {PASSWORD} if the key is encrypted, or make a key: {_NEW_KEY}",
+            fix=f"set {PASSWORD} if the key is encrypted, or create a key: {_NEW_KEY}",
         ) from error
     path, partial = bundle / SIGNATURE, bundle.absolute().with_name(f".{bundle.absolute().name}.{SIGNATURE}")
     try:
@@ -90,25 +90,27 @@ def verify_signature(bundle: Path, signer: Path) -> None:
         config = verifying.Config().use_elliptic_key_verifier(public_key=signer)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
         fix = "give the public key: openssl ec -in key.pem -pubout -out key.pub"
-        raise UsageError(f"this is not a public key for ECDSA: {error}", where=str(signer), fix=fix) from error
-    fix = f"get the bundle again from who signed it, or sign it: fuseconv sign {bundle} --key KEY"
+        raise UsageError(
+            f"the file cannot be read as a public ECDSA key: {error}", where=str(signer), fix=fix
+        ) from error
+    fix = f"get the bundle again from its signer, or sign it: fuseconv sign {bundle} --key KEY"
     try:
         read_plain(path, links=False)  # rejects anything but a regular file before the package opens it
     except FileNotFoundError:
-        raise RefusedError(f"the bundle is not signed: it has no {SIGNATURE}", where=str(path), fix=fix) from None
+        raise RefusedError(f"the bundle is not signed: it contains no {SIGNATURE}", where=str(path), fix=fix) from None
     except OSError as error:
         raise RefusedError(f"the signature cannot be read: {error.strerror}", where=str(path), fix=fix) from error
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the package prints a warning about old signatures
             config.set_hashing_config(_hashing()).verify(bundle, path)
     except InvalidSignature:
-        what = "the signature was not made with the private key of this signer"
+        what = "the signature was not made with this signer's private key"
         raise RefusedError(what, where=str(path), fix=fix) from None
     # The other exceptions that the package raises for a file that is not a signature.
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip() or type(error).__name__
         if reason.startswith("Signature mismatch"):  # the rest of the message lists every hash as bytes
-            what = "the files are not those that were signed: some and the manifest were changed"
+            what = "the files differ from the signed files: some of them and the manifest were changed"
             raise RefusedError(what, where=str(bundle / MANIFEST), fix=fix) from error
         raise RefusedError(f"the signature is not valid: {reason}", where=str(path), fix=fix) from error
 
@@ -135,5 +137,5 @@ def _readable(key: Path) -> None:
     try:
         read_plain(key)
     except OSError as error:
-        fix = "give the path of a file in PEM"
+        fix = "give the path of a PEM file"
         raise FileError(f"the key cannot be read: {error.strerror}", where=str(key), fix=fix) from error

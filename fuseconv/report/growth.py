@@ -120,17 +120,17 @@ def read_growth(path: Path, nodes: Collection[str]) -> Growth:
     try:
         printed = _FOUND.validate_json(read_plain(path))
     except OSError as error:
-        raise FileError(f"the errors cannot be read: {error.strerror}", where=str(path), fix=_FIX) from error
+        raise FileError(f"the file of errors cannot be read: {error.strerror}", where=str(path), fix=_FIX) from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        what = f"not the output of `fuseconv blame --json`: {field + ': ' if field else ''}{first['msg']}"
+        what = f"the file is not the output of `fuseconv blame --json`: {field + ': ' if field else ''}{first['msg']}"
         raise UsageError(what, where=str(path), fix=_FIX) from None
     found = printed.result
     if not isinstance(found, Growth):
-        problem = printed.error or _Problem("it printed no result", _FIX)
+        problem = printed.error or _Problem("it contains no result", _FIX)
         raise UsageError(f"`fuseconv blame` failed: {problem.message}", where=str(path), fix=problem.hint)
     if strangers := [one.node for one in found.borders if one.node not in nodes]:
-        what = f"the errors are of another model: the bundle has no node {strangers[0]}"
-        raise UsageError(what, where=str(path), fix="give one file per bundle, in the order of the bundles")
+        what = f"the errors belong to another model: the bundle has no node {strangers[0]}"
+        raise UsageError(what, where=str(path), fix="give one file for each bundle, in the order of the bundles")
     return found

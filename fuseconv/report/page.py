@@ -40,9 +40,9 @@ def check_built() -> None:
     """
     if not BUILT.is_file():
         raise UnsupportedError(
-            "the page of the report was not built with fuseconv, because npm was not found then",
+            "the page of the report was not built, because npm was not found when fuseconv was built",
             where=str(BUILT),
-            fix="install npm with Node.js 18 or newer, and then fuseconv again: `make build` in its repository",
+            fix="install npm with Node.js 18 or newer, and run `make build` again in the repository of fuseconv",
         )
 
 

@@ -40,8 +40,8 @@ class Choice:
             fix = {"temperature": "use a number above 0", "top_k": "use 1 or more", "top_p": "use a number in (0, 1]"}
             raise UsageError(f"{name} is {value}", where=f"{name}={value}", fix=fix[name])
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0):
-            what = "temperature, top_k and top_p apply only where tokens are random"
-            raise UsageError(what, where="sample=False", fix="add sample=True, or remove them")
+            what = "temperature, top_k and top_p apply only if tokens are sampled"
+            raise UsageError(what, where="sample=False", fix="add sample=True, or remove these arguments")
 
     def next(self, logits: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Returns the next token of each sequence.

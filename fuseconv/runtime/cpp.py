@@ -35,7 +35,7 @@ LIBRARY = "libfuseconv_runtime.a"
 VARIABLE = "FUSECONV_RUN"
 """The environment variable that names the program. It takes precedence over all other ways to find the program."""
 
-HOW_TO_BUILD = "fuseconv verify BUNDLE --all-runtimes --build-runtime builds it, once"
+HOW_TO_BUILD = "run `fuseconv verify BUNDLE --all-runtimes --build-runtime` once to build it"
 
 _LOG_LINES = 20
 _SAID = re.compile(

@@ -85,7 +85,7 @@ class _Loop:
         """Checks that the cache has room for every token except the last, which is never fed back to the model."""
         if present + max_new_tokens - 1 > self.known.cache_length:
             raise UsageError(
-                f"{present} tokens and {max_new_tokens} new ones do not fit into a cache of {self.known.cache_length}",
+                f"{present} tokens and {max_new_tokens} new tokens exceed the cache of {self.known.cache_length}",
                 where=f"max_new_tokens={max_new_tokens}",
                 fix="generate fewer tokens, or convert the model again with a longer --cache-length",
             )
@@ -101,7 +101,9 @@ class _Prompt(_Loop):
         batch, length = tokens.shape
         self.check_room(length, max_new_tokens)
         if length == 0:
-            raise UsageError("the prompt has no tokens", where="input_ids", fix="pass at least one token per sequence")
+            raise UsageError(
+                "the prompt has no tokens", where="input_ids", fix="pass at least one token in each sequence"
+            )
         self.one = torch.ones((batch, 1), dtype=mask.dtype, device=mask.device)
         self.state = self.methods["decode"].zero_state(batch=batch)
         if length > 1 and "prefill" in self.methods:

@@ -46,7 +46,7 @@ class Methods:
         """Raises UsageError: a call must name one of the methods."""
         names = list(self.methods)
         raise UsageError(
-            f"the bundle has the methods {', '.join(names)}, and the call names none of them",
+            f"the bundle has the methods {', '.join(names)}, but the call names none of them",
             where=str(self._folder),
             fix=f"call one of them, such as model.{names[0]}(...)",
         )
@@ -111,7 +111,7 @@ class Methods:
         if main not in inputs or not inputs.keys() <= set(taken):
             given = ", ".join(sorted(inputs)) or "nothing"
             what = f"generate takes {', '.join(taken)}, but the call passes {given}"
-            raise ContractError(what, where="the call's arguments", fix=f"pass {main}, and the others if needed")
+            raise ContractError(what, where="the call's arguments", fix=f"pass {main}, and the other inputs if needed")
         ends = self.generation.eos if eos is None else [eos] if isinstance(eos, int) else eos
         generator = None if seed is None else torch.Generator(first.device).manual_seed(seed)
         choice = Choice(sample, temperature, top_k, top_p, tuple(self.generation.suppress))
@@ -137,7 +137,7 @@ class Methods:
             raise UsageError(
                 f"the bundle does not have the methods {', '.join(self.methods)}",
                 where=str(folder),
-                fix="give a bundle that `fuseconv swap` made of the one that was loaded",
+                fix="give a bundle that `fuseconv swap` wrote from the loaded bundle",
             )
         for name, one in self.methods.items():
             one.swap(method_folder(folder, name))

@@ -105,7 +105,9 @@ class Model:
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
             raise UsageError(
-                "the bundle has another contract than the model", where=str(folder), fix="load it as another model"
+                "the bundle has another contract than the model",
+                where=str(folder),
+                fix="load the bundle as another model",
             )
         chosen = choose_target(manifest, self.target, folder)
         return load_target(folder, manifest, chosen, **self._loaded)

@@ -109,7 +109,7 @@ def measure(
             raise UpstreamError(
                 f"the process that measures tactics cannot be started (exit {done.returncode}): {last}",
                 where=str(folder),
-                fix="free memory used by other processes and run it again",
+                fix="free memory that other processes use, and run the command again",
             )
         state = json.loads(read_plain(told))
         if done.returncode != 0:

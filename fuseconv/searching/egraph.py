@@ -24,7 +24,7 @@ def load_egglog() -> Any:
         from egglog.bindings import EGraph as Native
     except ImportError as error:
         fix = "install it with `pip install 'fuseconv[search]'`, or convert with --no-search"
-        raise UnsupportedError(f"--search needs egglog: {error}", where="--search", fix=fix) from None
+        raise UnsupportedError(f"--search needs the package egglog: {error}", where="--search", fix=fix) from None
     return Native
 
 

@@ -92,7 +92,7 @@ class _Endpoints:
             except Exception as error:  # noqa: BLE001 - logs a bug and continues to serve other requests
                 why = f"{type(error).__name__}: {error}"
                 LOGGER.exception(Event("bug", request_id=trace.request_id))
-                what = f"a bug in the server; its log has the details under the request id {trace.request_id}"
+                what = f"a bug in the server; its log shows the details under the request id {trace.request_id}"
                 response = JSONResponse({"error": what}, 500)
             response.headers["x-request-id"] = trace.request_id
             seconds, status = time.perf_counter() - begun, response.status_code

@@ -89,9 +89,11 @@ class Batcher(Generic[Item, Result]):
             Exception: the exception that `call` raises for this request alone.
         """
         if self._draining:
-            raise DrainingError("the server is shutting down", where="the server", fix="send the request to another")
+            raise DrainingError(
+                "the server is shutting down", where="the server", fix="send the request to another server"
+            )
         if self._waiting >= self._limits.queue:
-            what = f"the queue is full: {self._waiting} requests wait"
+            what = f"the queue is full: {self._waiting} requests are waiting"
             raise BusyError(what, where="the queue", fix="try again later, or start more servers")
         loop = asyncio.get_running_loop()
         one: _Waiting[Item, Result] = _Waiting(item, rows, loop.time(), loop.create_future())

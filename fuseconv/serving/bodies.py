@@ -38,7 +38,7 @@ class Bodies:
             TooLargeError: the body is too large.
         """
         if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
-            what = f"the body is encoded as {encoding[:32]}"
+            what = f"the body has the content encoding {encoding[:32]}"
             raise EncodingError(what, where="content-encoding", fix="send the body without compression")
         body = bytearray()
         taken = 0
@@ -48,7 +48,7 @@ class Bodies:
                 async for chunk in request.stream():
                     self._check_size(len(body) + len(chunk))
                     if len(chunk) > self._free:
-                        what = "the bodies of the requests that are being served fill the memory for them"
+                        what = "the bodies of the requests in progress fill the memory that is reserved for bodies"
                         raise BusyError(what, where="the body", fix="try again later")
                     self._free -= len(chunk)
                     taken += len(chunk)
@@ -56,19 +56,21 @@ class Bodies:
             yield body
         except TimeoutError:
             what = f"the body did not arrive within {self._timeout:g} s"
-            raise SlowBodyError(what, where="the body", fix="send it faster, or raise --timeout") from None
+            raise SlowBodyError(what, where="the body", fix="send the body faster, or raise --timeout") from None
         finally:
             self._free += taken
 
     def _check_size(self, size: int) -> None:
         if size > self._largest:
             what = f"the body has more than {self._largest} bytes"
-            raise TooLargeError(what, where="the body", fix="send fewer rows per request, or raise --max-body")
+            raise TooLargeError(what, where="the body", fix="send fewer rows in a request, or raise --max-body")
 
 
 def _declared(request: Request) -> int:
     """Returns the size that the request declares in its content-length, or 0 if it declares none."""
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit() and len(declared) < 19):
-        raise RequestError("the length is not a number", where="content-length", fix="send the number of bytes")
+        raise RequestError(
+            "the content length is not a number", where="content-length", fix="send the number of bytes of the body"
+        )
     return int(declared)

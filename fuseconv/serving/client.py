@@ -45,7 +45,7 @@ class Client:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise UsageError(
-                f"{self.url} is not a URL of HTTP or gRPC",
+                f"{self.url} is not an HTTP or gRPC URL",
                 where="--server",
                 fix="write http://HOST:PORT or grpc://HOST:PORT",
             )
@@ -74,7 +74,7 @@ class Client:
         try:
             outputs = answer_of(content, headers.get(HEADER_LENGTH))
         except (KeyError, TypeError, ValueError, FuseconvError) as error:
-            raise self._error(f"the response is not one of the protocol: {type(error).__name__}: {error}") from error
+            raise self._error(f"the response does not follow the protocol: {type(error).__name__}: {error}") from error
         if missing := [name for name in contract.outputs if name not in outputs]:
             raise self._error(f"the response lacks the output {missing[0]}")
         return outputs
@@ -106,7 +106,7 @@ class Client:
         except orjson.JSONDecodeError as error:
             raise self._error(f"the response is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise self._error("the response is not an object of JSON")
+            raise self._error("the response is not a JSON object")
         return found
 
     def _error(self, what: str) -> UpstreamError:
@@ -151,7 +151,7 @@ def answer_of(content: bytes, header_length: str | None) -> dict[str, Tensor]:
         else:
             dtype = ARRAYS[datatype]
             if size != math.prod(shape) * dtype.itemsize or not 0 <= at <= at + size <= len(content):
-                what = f"it has {size} bytes of {datatype} {list(shape)}"
+                what = f"it has {size} bytes for {datatype} {list(shape)}"
                 raise RequestError(what, where=f"output {name}")
             array = np.frombuffer(bytearray(content[at : at + size]), dtype).reshape(shape)
             at += size

@@ -116,7 +116,7 @@ class Engine:
         """
         if self._broken is not None:
             raise DrainingError(
-                f"the model cannot be called any more: {self._broken.what}",
+                f"the model can no longer be called: {self._broken.what}",
                 where="the device",
                 fix="restart the server",
             )

@@ -55,7 +55,7 @@ class GrpcClient:
         Raises:
             UpstreamError: the server returns an error, or does not return the outputs of the contract.
         """
-        assert binary, "gRPC has no other form"
+        assert binary, "gRPC supports only binary data"
         request = service_pb2.ModelInferRequest(model_name=self.model)
         for spec, array in zip(contract.inputs, arrays, strict=True):
             request.inputs.add(name=spec.name, datatype=DATATYPES[spec.dtype], shape=array.shape)
@@ -75,8 +75,8 @@ class GrpcClient:
         datatype, shape = str(described.datatype), tuple(described.shape)
         dtype = ARRAYS.get(datatype)
         if dtype is None or min(shape, default=0) < 0 or len(content) != math.prod(shape) * dtype.itemsize:
-            what = f"output {described.name} has {len(content)} bytes of {datatype} {list(shape)}"
-            raise self._error(f"the response is not one of the protocol: {printable(what)}")
+            what = f"output {described.name} has {len(content)} bytes for {datatype} {list(shape)}"
+            raise self._error(f"the response does not follow the protocol: {printable(what)}")
         return Tensor(datatype, np.frombuffer(bytearray(content), dtype).reshape(shape))
 
     @cached_property

@@ -33,13 +33,13 @@ def array_of(data: list[Any], datatype: str, shape: tuple[int, ...], where: str)
     """
     if datatype == "BF16":
         raise RequestError(
-            "BF16 has no form in JSON", where=where, fix="send the tensor as binary data (binary_data_size)"
+            "BF16 cannot be represented in JSON", where=where, fix="send the tensor as binary data (binary_data_size)"
         )
     values = _flat(data, shape, where)
     allowed = _TYPES.get(datatype.rstrip("0123456789"), frozenset({int}))
     if wrong := set(map(type, values)) - allowed:
         names = ", ".join(sorted("null" if kind is type(None) else kind.__name__ for kind in wrong))
-        raise RequestError(f"the data has values of type {names}", where=where, fix=f"send numbers of {datatype}")
+        raise RequestError(f"the data contains values of type {names}", where=where, fix=f"send numbers of {datatype}")
     with np.errstate(over="ignore"):
         try:
             if datatype.startswith("FP"):
@@ -51,7 +51,9 @@ def array_of(data: list[Any], datatype: str, shape: tuple[int, ...], where: str)
         except OverflowError:
             fits = False
     if not fits:
-        raise RequestError(f"a number is out of the range of {datatype}", where=where, fix="send other numbers")
+        raise RequestError(
+            f"a number is out of the range of {datatype}", where=where, fix="send numbers within the range"
+        )
     return array.reshape(shape)
 
 
@@ -64,8 +66,8 @@ def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
             fits = fits and set(map(type, values)) <= {list} and set(map(len, values)) <= {size}
             values = list(chain.from_iterable(values)) if fits else values
     if not fits or len(values) != math.prod(shape):
-        what = f"the data does not have the shape {list(shape)}, which has {math.prod(shape)} numbers"
-        raise RequestError(what, where=where, fix="send them flat in row-major order, or nested like the shape")
+        what = f"the data does not have the shape {list(shape)}, which needs {math.prod(shape)} numbers"
+        raise RequestError(what, where=where, fix="send a flat list in row-major order, or lists nested like the shape")
     return values
 
 
@@ -80,7 +82,7 @@ def numbers_of(array: Array, datatype: str, name: str) -> Array:
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise NotFiniteError(
-            f"the output {name} has NaN or infinities, which JSON cannot express",
+            f"the output {name} contains NaN or infinities, which JSON cannot represent",
             where=f"output {name}",
             fix='request it with "parameters": {"binary_data": true}',
         )

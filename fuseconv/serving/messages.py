@@ -103,13 +103,13 @@ def parsed(model: type[BaseModel], text: memoryview) -> Any:
         return model.model_validate(orjson.loads(text))
     except orjson.JSONDecodeError as error:
         what = f"the body is not JSON: {error.msg}"
-        fix = "send valid JSON; NaN and infinities have no form in it and are sent as binary data"
+        fix = "send valid JSON; send NaN and infinities as binary data, because JSON cannot represent them"
         raise RequestError(what, where=f"line {error.lineno}, column {error.colno}", fix=fix) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))[:200] or "the body"
         raise RequestError(
-            f"the request is not one of the KServe v2 protocol: {first['msg']}",
+            f"the request does not follow the KServe v2 protocol: {first['msg']}",
             where=where,
             fix="see docs/serving.md for an example",
         ) from error

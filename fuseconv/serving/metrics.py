@@ -22,15 +22,17 @@ class Metrics:
         self._registry = CollectorRegistry()
         model = ["model"]
         self._requests = Counter(
-            "fuseconv_requests", "Requests for inference by HTTP status.", ["model", "status"], registry=self._registry
+            "fuseconv_requests", "Inference requests by HTTP status.", ["model", "status"], registry=self._registry
         )
-        self._latency = self._histogram("request_seconds", "From the first byte of a request to its response.", SECONDS)
-        self._waited = self._histogram("queue_seconds", "How long the first request of a batch waited.", SECONDS)
-        self._calls = self._histogram("call_seconds", "Calls of the model, one per batch.", SECONDS)
+        self._latency = self._histogram(
+            "request_seconds", "Time from the first byte of a request to its response.", SECONDS
+        )
+        self._waited = self._histogram("queue_seconds", "Time that the first request of a batch waited.", SECONDS)
+        self._calls = self._histogram("call_seconds", "Calls of the model, one for each batch.", SECONDS)
         self._batch_requests = self._histogram("batch_requests", "Requests per batch.", COUNTS)
         self._batch_rows = self._histogram("batch_rows", "Rows per batch.", COUNTS)
-        self._queue = Gauge("fuseconv_queue_requests", "Requests that wait.", model, registry=self._registry)
-        self._swaps = Counter("fuseconv_swaps", "Exchanges of weights.", model, registry=self._registry)
+        self._queue = Gauge("fuseconv_queue_requests", "Requests that are waiting.", model, registry=self._registry)
+        self._swaps = Counter("fuseconv_swaps", "Replacements of the weights.", model, registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"fuseconv_{name}", text, ["model"], buckets=buckets, registry=self._registry)

@@ -25,7 +25,9 @@ def name_of(bundle: Path) -> str:
     name = bundle.absolute().name.removesuffix(SUFFIX)
     if not is_name(name):
         what = f"{name!r} cannot be the name of a model in a URL"
-        raise UsageError(what, where=str(bundle), fix="name it with letters, digits, '.', '_' and '-': NAME=PATH")
+        raise UsageError(
+            what, where=str(bundle), fix="give a name of letters, digits, '.', '_' and '-', with NAME=PATH"
+        )
     return name
 
 

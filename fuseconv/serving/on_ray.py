@@ -112,7 +112,7 @@ class Replica:
     def check_health(self) -> None:
         """Raises UpstreamError if the process must be replaced because it has lost its GPU."""
         if not self._service.is_live:
-            raise UpstreamError("a model cannot be called any more", where="the replica", fix="it is replaced")
+            raise UpstreamError("a model can no longer be called", where="the replica", fix="it is replaced")
 
 
 class Front:
@@ -141,13 +141,13 @@ class Front:
             try:
                 answered: Answered = await self._replicas.answer.remote(sent)
             except BackPressureError as error:
-                what = "every replica has as many requests as it may"
+                what = "every replica has as many requests as it accepts"
                 raise BusyError(what, where="the queue", fix="try again later, or start more replicas") from error
             except RayActorError as error:
                 LOGGER.warning("a replica died; try %d of %d: %s", tried, TRIES, type(error).__name__)
             else:
                 return answered
-        raise NoReplicaError(f"{TRIES} replicas died", where="the replicas", fix="see their logs")
+        raise NoReplicaError(f"{TRIES} replicas died", where="the replicas", fix="see the logs of the replicas")
 
 
 class NoReplicaError(RequestError):

@@ -67,7 +67,7 @@ def read_request(body: bytearray, header_length: str | None, contract: Contract)
     if len(inputs) != len(message.inputs):
         names = [one.name for one in message.inputs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"the input {twice} is sent more than once", where="inputs", fix="send each input once")
+        raise RequestError(f"the input {twice} is sent more than once", where="inputs", fix="send each input only once")
     described = {one.name: _described(one, contract.device) for one in message.inputs}
     contract.bind((), described)
     contents = _binary(message.inputs, view[split:])
@@ -94,7 +94,7 @@ def _split(header_length: str, size: int) -> int:
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 16) or (
         int(header_length) > size
     ):
-        what = f"the JSON cannot have {header_length[:32]!r} bytes: the body has {size}"
+        what = f"the JSON cannot have {header_length[:32]!r} bytes, because the body has only {size}"
         raise RequestError(what, where=HEADER_LENGTH, fix="send the number of bytes of the JSON")
     return int(header_length)
 
@@ -116,9 +116,9 @@ def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryvie
             at += size
     if at != len(data):
         raise RequestError(
-            f"the inputs say that they have {at} bytes of binary data, but {len(data)} follow the JSON",
+            f"the inputs declare {at} bytes of binary data, but {len(data)} bytes follow the JSON",
             where="binary_data_size",
-            fix=f"send as many bytes as the inputs say, and the length of the JSON as {HEADER_LENGTH}",
+            fix=f"send as many bytes as the inputs declare, and the length of the JSON as {HEADER_LENGTH}",
         )
     return contents
 
@@ -135,13 +135,15 @@ def _array(one: Input, spec: TensorSpec, contents: Mapping[str, memoryview]) -> 
         dtype, content = ARRAYS[one.datatype], contents[one.name]
         if len(content) != (expected := math.prod(shape) * dtype.itemsize):
             raise RequestError(
-                f"the input {one.name} has {len(content)} bytes, but {one.datatype} of the shape {list(shape)} has "
+                f"the input {one.name} has {len(content)} bytes, but {one.datatype} of the shape {list(shape)} needs "
                 f"{expected}",
                 where=where,
                 fix="send the elements in row-major order, little-endian, without padding",
             )
         if spec.dtype == "bool" and len(content) and int(np.frombuffer(content, np.uint8).max()) > 1:
-            raise RequestError(f"the input {one.name} has bytes other than 0 and 1", where=where, fix="send 0 or 1")
+            raise RequestError(
+                f"the input {one.name} contains bytes other than 0 and 1", where=where, fix="send 0 or 1"
+            )
         array = np.frombuffer(content, dtype).reshape(shape)
     _check_range(array, spec)
     return array
@@ -164,7 +166,7 @@ def _check_range(array: Array, spec: TensorSpec) -> None:
             raise ContractError(
                 f"input {spec.name} has the value {value}, outside {bounds}",
                 where=f"input {spec.name}",
-                fix="send values in this range, in which the bundle was verified",
+                fix="send values in this range, for which the bundle was verified",
             )
 
 

@@ -31,7 +31,9 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         what = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        raise UpstreamError(what, where="--host, --port", fix="stop what uses it, or choose another port") from error
+        raise UpstreamError(
+            what, where="--host, --port", fix="stop the program that uses the port, or choose another port"
+        ) from error
 
 
 def address(listener: socket.socket) -> str:

@@ -148,10 +148,12 @@ class Service:
         """
         model = self.model(name)
         if self._swap_from is None:
-            what = "this server does not let clients exchange weights"
-            raise ForbiddenError(what, where="the path", fix="start it with --swap-from FOLDER")
+            what = "this server does not let clients replace weights"
+            raise ForbiddenError(what, where="the path", fix="start the server with --swap-from FOLDER")
         if self._draining:
-            raise DrainingError("the server is shutting down", where="the server", fix="send the request to another")
+            raise DrainingError(
+                "the server is shutting down", where="the server", fix="send the request to another server"
+            )
         if bundle is not None and (Path(bundle).name != bundle or bundle == ".."):
             what = f"{bundle[:64]!r} is not the name of a bundle"
             raise UsageError(what, where="parameters.bundle", fix="send a name, not a path")

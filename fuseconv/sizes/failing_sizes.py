@@ -78,7 +78,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
         return UsageError(
             f"the model fails on random inputs{f' at {at}' if at else ''}: {why}",
             where=where,
-            fix="correct --input (sizes, dtypes, ranges) or --input-range",
+            fix="correct the sizes, dtypes and ranges in --input, or --input-range",
         )
     for name, dim in contract.dims().items():
         taken = taken_range(dim, known, takes)
@@ -96,7 +96,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
 
 def first_line(error: Exception) -> str:
     """Returns the first line of an error's message."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "the error has no message")
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

@@ -65,7 +65,7 @@ def tensors(contract: Contract, outputs: Sequence[Described]) -> tuple[list[Tens
         for one in each:
             if not one.shape:
                 raise UnsupportedError(
-                    f"the {kind} {one.name} is a scalar, and Triton has no tensors without axes",
+                    f"the {kind} {one.name} is a scalar, but Triton has no tensors without axes",
                     where=f"{kind} {one.name}",
                     fix="convert a model that takes and returns a tensor of one element instead",
                 )
@@ -76,13 +76,13 @@ def batching(contract: Contract, inputs: Sequence[Tensor], outputs: Sequence[Ten
     """Decides whether and how Triton may batch requests."""
     buckets = contract.buckets
     if buckets is None:
-        return Batching(0, reason="the bundle has no buckets: convert with --bucket to have requests batched")
+        return Batching(0, reason="the bundle has no buckets: convert with --bucket to batch requests")
     without = [spec.name for spec in contract.inputs if buckets.dim not in {dim.name for dim in spec.dims()}]
     without += [name for name in contract.outputs if name not in buckets.outputs]
     if without:
-        return Batching(0, reason=f"{without[0]} has no rows of {buckets.dim}, and Triton batches all tensors or none")
+        return Batching(0, reason=f"{without[0]} has no rows of {buckets.dim}, but Triton batches all tensors or none")
     if alone := [one.name for one in (*inputs, *outputs) if len(one.shape) == 1]:
-        return Batching(0, reason=f"{alone[0]} has no axis but {buckets.dim}, and Triton needs another one")
+        return Batching(0, reason=f"{alone[0]} has only the axis {buckets.dim}, but Triton needs another axis")
     most = contract.dims()[buckets.dim].max
     return Batching(buckets.sizes[-1] if most >= UNBOUNDED else most, buckets.sizes)
 

@@ -132,7 +132,7 @@ def _chosen(folder: Path, manifest: Manifest, backend: Backend, target: str | No
         what = f"the backend {backend} does not run the target {target}"
         raise UsageError(what, where="--target", fix=f"use {' or '.join(known)}, or --backend python")
     if weights_folder(folder) != folder:
-        what = f"the backend {backend} cannot run one of several methods, whose weights are in another folder"
+        what = f"the backend {backend} cannot run one method of a bundle, whose weights are in another folder"
         raise UnsupportedError(what, where=str(folder), fix="use --backend python")
     found = next((one for one in known if one in manifest.targets), known[0])
     return choose_target(manifest, target or found, folder)
@@ -219,5 +219,5 @@ def _check_replaceable(model: Path) -> None:
         return
     if model.is_dir() and not any(model.iterdir()):
         return
-    what = "the path exists and is not a model that fuseconv wrote"
+    what = "the path already exists, but is not a model that fuseconv wrote"
     raise UsageError(what, where=str(model), fix="remove it, or give the model another name with --name")

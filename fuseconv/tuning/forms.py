@@ -48,7 +48,7 @@ class FormChoice(Generic[Model]):
             forms: the forms that were chosen for other kinds. They are kept.
             kind: the kind of regions.
         """
-        notes = [f"the search stopped at {kind.limit}; the forms found until then were tried"] if kind.limit else []
+        notes = [f"the search stopped at {kind.limit}; the forms found before that were tried"] if kind.limit else []
         written: dict[Candidate, Model] = {}
         for candidate in kind.candidates:
             try:
@@ -86,8 +86,8 @@ class FormChoice(Generic[Model]):
             places = (f"{one.median:.2f} at {_sizes(sizes)}" for sizes, one in zip(self.sizes, duel.cases, strict=True))
             words += f"; share of the time: {', '.join(places)}"
         if any(one.faster for one in duel.cases) and any(one.slower for one in duel.cases):
-            return f"{words}; which is faster depends on the size"
-        return words if duel.ratio.faster or duel.ratio.slower else f"{words}; the difference is noise"
+            return f"{words}; which form is faster depends on the size"
+        return words if duel.ratio.faster or duel.ratio.slower else f"{words}; the difference is within the noise"
 
 
 def brief(lines: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from fuseconv.errors import UnsupportedError
 def oddity(tensor: torch.Tensor) -> str:
     """Returns the reason why a tensor is not dense with its values in memory. Empty if it is."""
     if is_lazy(tensor):
-        return "is not initialised: its module was never called"
+        return "is not initialized: its module was never called"
     if tensor.is_nested:
         return "is nested"
     if tensor.is_quantized:
@@ -21,7 +21,7 @@ def oddity(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"is {str(tensor.layout).removeprefix('torch.').lstrip('_').replace('_', ' ')}, not strided"
     if tensor.is_meta:
-        return "is on the device meta: it has a shape and no values"
+        return "is on the meta device: it has a shape but no values"
     return ""
 
 
@@ -40,5 +40,5 @@ def check_plain_tensors(tensors: Mapping[str, torch.Tensor], where: str) -> None
             raise UnsupportedError(
                 f"{name} {found}",
                 where=where,
-                fix="save the model with dense, initialised weights in memory, as to_dense() and dequantize() give",
+                fix="save the model with dense, initialized weights in memory, as to_dense() and dequantize() return",
             )

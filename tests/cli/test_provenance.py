@@ -98,5 +98,5 @@ def test_a_bundle_is_signed_verified_and_not_signed_after_a_swap(
     assert (status, record["result"]["signature"]) == (0, "removed")
     status, record = as_json(capsys, "verify", bundle, "--signer", public)
     assert status == 3
-    assert record["error"]["message"] == "the bundle is not signed: it has no model.sig"
+    assert record["error"]["message"] == "the bundle is not signed: it contains no model.sig"
     assert f"fuseconv sign {bundle} --key KEY" in record["error"]["hint"]

@@ -200,7 +200,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "too many rows": (["serve", "--local", "{}/block.fuseconv", "--max-batch", "99", "--port", "0"], 2, "at most 16"),
     "no buckets": (["serve", "--local", "{}/plain", "--max-batch", "9", "--port", "0"], 2, "no bundle has buckets"),
     "no server": (["verify", "{}/block.fuseconv", "--server", "http://127.0.0.1:9"], 5, "does not answer"),
-    "no URL": (["verify", "{}/block.fuseconv", "--server", "localhost:9"], 2, "not a URL of HTTP"),
+    "no URL": (["verify", "{}/block.fuseconv", "--server", "localhost:9"], 2, "not an HTTP or gRPC URL"),
     "a name alone": (["verify", "{}/block.fuseconv", "--served-as", "x"], 2, "needs --server"),
     "both": (["verify", "{}/block.fuseconv", "--server", "http://x", "--all-runtimes"], 2, "cannot be combined"),
 }

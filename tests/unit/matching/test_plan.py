@@ -161,6 +161,6 @@ def test_a_file_that_is_no_plan(text: str, what: str, tmp_path: Path) -> None:
 
 
 def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot read the plan"):
+    with pytest.raises(FileError, match="the plan cannot be read"):
         read_plan(tmp_path / "plan.json")
     assert Plan(()).counts() == {}

@@ -51,7 +51,7 @@ def test_a_library_of_another_build_is_not_said_to_be_of_this_one(bundle_copy: P
     (first, *_) = sbom(bundle_copy, library.FOLDER)["components"]
     assert (first["name"], first["type"]) == (path.name, "library")
     assert "version" not in first
-    assert "is not known" in first["description"]
+    assert "are not known" in first["description"]
 
 
 def test_everything_a_build_may_use_has_a_licence(tmp_path: Path) -> None:
@@ -78,6 +78,6 @@ def test_the_build_writes_what_it_used() -> None:
 
 def test_an_older_build_says_what_to_do(bundle_copy: Path, tmp_path: Path) -> None:
     shutil.copy(library.FOLDER / "libfuseconv_cpu.so", tmp_path)
-    with pytest.raises(FileError, match=r"built_with\.json is missing beside the op libraries") as caught:
+    with pytest.raises(FileError, match=r"built_with\.json is missing next to the op libraries") as caught:
         write_sbom(bundle_copy, tmp_path)
     assert "make build" in caught.value.fix

@@ -84,9 +84,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file that Git would ignore": (lambda bundle: (bundle / ".gitignore").touch(), ".gitignore is not in the manif"),
     "an added folder": (lambda bundle: (bundle / "more").mkdir(), "more is not in the manifest"),
     "a removed file": (lambda bundle: (bundle / "plan.json").unlink(), "plan.json is missing"),
-    "another manifest": (reseal, "the files are not those that were signed"),
+    "another manifest": (reseal, "the files differ from the signed files"),
     "no manifest": (lambda bundle: (bundle / MANIFEST).unlink(), "manifest.json is missing"),
-    "no signature": (lambda bundle: (bundle / SIGNATURE).unlink(), "the bundle is not signed: it has no model.sig"),
+    "no signature": (
+        lambda bundle: (bundle / SIGNATURE).unlink(),
+        "the bundle is not signed: it contains no model.sig",
+    ),
     "a signature that is a link": (linked, "the signature cannot be read"),
     "an empty signature": (lambda bundle: (bundle / SIGNATURE).write_text(""), "the signature is not valid"),
     "JSON that is no signature": (lambda bundle: (bundle / SIGNATURE).write_text("[]"), "the signature is not valid"),
@@ -110,7 +113,7 @@ def test_a_payload_that_was_changed_is_not_by_this_signer(signed: Path, keys: Ke
     payload = record["dsseEnvelope"]["payload"]
     record["dsseEnvelope"]["payload"] = payload[:-8] + ("A" if payload[-8] != "A" else "B") + payload[-7:]
     (signed / SIGNATURE).write_text(json.dumps(record))
-    with pytest.raises(RefusedError, match="not made with the private key of this signer"):
+    with pytest.raises(RefusedError, match="not made with this signer's private key"):
         verify_signature(signed, keys.public)
 
 
@@ -140,10 +143,10 @@ def test_what_is_not_a_key_is_an_error(bundle: Path, keys: Keys, tmp_path: Path)
     other = write_keys(tmp_path, "rsa", rsa.generate_private_key(65537, 2048))
     (tmp_path / "noise").write_bytes(bytes(range(256)))
     for wrong in (tmp_path / "noise", keys.public, other.private):
-        with pytest.raises(UsageError, match="not a private key for ECDSA"):
+        with pytest.raises(UsageError, match="cannot be read as a private ECDSA key"):
             sign(bundle, wrong)
     for wrong in (tmp_path / "noise", keys.private, other.public):
-        with pytest.raises(UsageError, match="not a public key for ECDSA"):
+        with pytest.raises(UsageError, match="cannot be read as a public ECDSA key"):
             verify_signature(bundle, wrong)
     for function in (sign, verify_signature):
         with pytest.raises(FuseconvError, match="the key cannot be read: it is a folder"):

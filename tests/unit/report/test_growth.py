@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[Any, type[FuseconvError], str]] = {
         UsageError,
         "fused",
     ),
-    "a failure": ({**PRINTED, "ok": False, "result": {}, "error": FAILED}, UsageError, "failed: the bundle does not"),
+    "a failure": ({**PRINTED, "ok": False, "result": {}, "error": FAILED}, UsageError, "failed: the bundle lacks"),
     "another model": (
         {**PRINTED, "result": {**RESULT, "borders": [{**BORDER, "node": "relu"}]}},
         UsageError,

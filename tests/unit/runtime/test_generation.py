@@ -139,7 +139,7 @@ def call(**given: Any) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
-        (call(max_new_tokens=19), UsageError, "7 tokens and 19 new ones do not fit into a cache of 24"),
+        (call(max_new_tokens=19), UsageError, "7 tokens and 19 new tokens exceed the cache of 24"),
         (call(max_new_tokens=0), UsageError, "max_new_tokens is 0"),
         (call(input_ids=torch.zeros(2, 0, dtype=torch.int64)), UsageError, "the prompt has no tokens"),
         (call(pixels=torch.zeros(2)), ContractError, "generate takes input_ids, attention_mask, but the call passes"),
@@ -148,7 +148,7 @@ def call(**given: Any) -> Callable[[], object]:
         (call(temperature=0.0, sample=True), UsageError, "temperature is 0.0"),
         (call(top_k=0, sample=True), UsageError, "top_k is 0"),
         (call(top_p=1.5, sample=True), UsageError, "top_p is 1.5"),
-        (call(top_k=5), UsageError, "apply only where tokens are random"),
+        (call(top_k=5), UsageError, "apply only if tokens are sampled"),
         (without("encode", "prefill"), UsageError, "the bundle has no method encode, prefill"),
     ],
 )

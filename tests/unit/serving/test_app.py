@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "another method": (INFER, {}, 405, "Method Not Allowed"),
     "too large": (INFER, {"body": b" " * (2**20 + 1)}, 413, "more than 1048576 bytes"),
     "too large in parts": (INFER, {"body": [b" " * 2**19] * 3}, 413, "more than 1048576 bytes"),
-    "compressed": (INFER, {"body": b"", "headers": {"content-encoding": "gzip"}}, 415, "encoded as gzip"),
+    "compressed": (INFER, {"body": b"", "headers": {"content-encoding": "gzip"}}, 415, "content encoding gzip"),
     "a wrong length": (INFER, {"body": [b""], "headers": {"content-length": "-1"}}, 400, "not a number"),
     "exchange of weights": ("/v2/repository/models/block/load", {"body": b""}, 403, "--swap-from"),
 }

@@ -78,7 +78,7 @@ def test_outputs_may_ask_for_binary_data_each_for_itself() -> None:
 DEEP = b'{"inputs": ' + b"[" * 100_000
 WRONG: dict[str, tuple[Any, bytes, type[FuseconvError], str]] = {
     "nothing": (b"", b"", RequestError, "not JSON"),
-    "no object": ([1], b"", RequestError, "not one of the KServe v2 protocol"),
+    "no object": ([1], b"", RequestError, "does not follow the KServe v2 protocol"),
     "deep": (DEEP, b"", RequestError, "depth limit"),
     "NaN": (orjson.dumps({"inputs": [X, IDS]}).replace(b"2.5", b"NaN"), b"", RequestError, "not JSON"),
     "infinity": (orjson.dumps({"inputs": [X, IDS]}).replace(b"2.5", b"-Infinity"), b"", RequestError, "not JSON"),
@@ -114,7 +114,7 @@ WRONG: dict[str, tuple[Any, bytes, type[FuseconvError], str]] = {
     "a size that is a bool": ({"inputs": [{**X, "shape": [True, 3]}, IDS]}, b"", RequestError, "valid integer"),
     "huge sizes": ({"inputs": [{**X, "shape": [2**62, 2**62]}, IDS]}, b"", ContractError, "size 4611686018427387904"),
     "a huge rank": ({"inputs": [{**X, "shape": [1] * 1000}, IDS]}, b"", RequestError, "at most 32"),
-    "too few numbers": ({"inputs": [{**X, "data": [1]}, IDS]}, b"", RequestError, "which has 6 numbers"),
+    "too few numbers": ({"inputs": [{**X, "data": [1]}, IDS]}, b"", RequestError, "which needs 6 numbers"),
     "ragged": ({"inputs": [{**X, "data": [[1, 2, 3], [4, 5]]}, IDS]}, b"", RequestError, "does not have the shape"),
     "nested too deeply": (
         {"inputs": [{**X, "data": [[[1, 2, 3, 4, 5, 6]]]}, IDS]},
@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[Any, bytes, type[FuseconvError], str]] = {
         RequestError,
         "24 bytes of binary data, but 20",
     ),
-    "bytes that nobody has": ({"inputs": [X, IDS]}, b"\0", RequestError, "0 bytes of binary data, but 1 follow"),
+    "bytes that nobody has": ({"inputs": [X, IDS]}, b"\0", RequestError, "0 bytes of binary data, but 1 bytes follow"),
     "an unknown output": ({"inputs": [X, IDS], "outputs": [{"name": "w"}]}, b"", RequestError, "w does not exist"),
     "an output twice": (
         {"inputs": [X, IDS], "outputs": [{"name": "z"}] * 2},
@@ -186,7 +186,7 @@ def test_bytes_of_booleans_are_0_or_1() -> None:
 def test_what_json_cannot_express_is_refused(value: float, datatype: str) -> None:
     array = np.array([1, value], np.float32)
     array = (array.view(np.uint32) >> 16).astype(np.uint16) if datatype == "BF16" else array.astype(ARRAYS[datatype])
-    with pytest.raises(NotFiniteError, match="y has NaN or infinities"):
+    with pytest.raises(NotFiniteError, match="y contains NaN or infinities"):
         write_response("m", "1", "", {"y": Tensor(datatype, array)}, {"y": False})
     assert write_response("m", "1", "", {"y": Tensor(datatype, array)}, {"y": True}).content.endswith(array.tobytes())
 
@@ -196,7 +196,7 @@ def test_bfloat16_is_written_as_json_and_not_read() -> None:
     text = write_response("m", "1", "a", {"y": Tensor("BF16", bits)}, {"y": False}).content
     assert orjson.loads(text)["outputs"][0]["data"] == [1.0, -2.5]
     contract = Contract(parse_inputs(["x=bf16[2]"]), ("y",))
-    with pytest.raises(RequestError, match="BF16 has no form in JSON"):
+    with pytest.raises(RequestError, match="BF16 cannot be represented in JSON"):
         read({"inputs": [{"name": "x", "datatype": "BF16", "shape": [2], "data": [1, 2]}]}, b"", contract)
 
 

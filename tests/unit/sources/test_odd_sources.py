@@ -22,15 +22,15 @@ from fuseconv.untrusted.plain_tensors import check_plain_tensors, oddity
 TRUSTED = Options(inputs=parse_inputs(("x=f32[2,3]",)), trust=frozenset({"pickle"}))
 
 ODD: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
-    "meta": (lambda: torch.empty(3, device="meta"), "is on the device meta: it has a shape and no values"),
+    "meta": (lambda: torch.empty(3, device="meta"), "is on the meta device: it has a shape but no values"),
     "sparse": (lambda: torch.eye(3).to_sparse(), "is sparse coo, not strided"),
     "compressed rows": (lambda: torch.eye(3).to_sparse_csr(), "is sparse csr, not strided"),
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "is quantized"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "is nested"),
     "mkldnn": (lambda: torch.ones(3).to_mkldnn(), "is mkldnn, not strided"),
-    "not initialised": (torch.nn.UninitializedBuffer, "is not initialised: its module was never called"),
+    "not initialized": (torch.nn.UninitializedBuffer, "is not initialized: its module was never called"),
 }
-SAVED = sorted(set(ODD) - {"mkldnn", "not initialised"})
+SAVED = sorted(set(ODD) - {"mkldnn", "not initialized"})
 """Those that torch.save takes."""
 
 pytestmark = [
@@ -73,7 +73,7 @@ def test_a_source_of_odd_tensors_is_not_supported(name: str, tmp_path: Path) -> 
 
 def test_a_module_that_was_never_called(tmp_path: Path) -> None:
     torch.save(torch.nn.LazyLinear(3), tmp_path / "lazy.pt")
-    with pytest.raises(UnsupportedError, match=r"^weight is not initialised"):
+    with pytest.raises(UnsupportedError, match=r"^weight is not initialized"):
         sources.read(tmp_path / "lazy.pt", options=TRUSTED)
 
 

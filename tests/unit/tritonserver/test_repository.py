@@ -59,8 +59,8 @@ BATCHINGS: dict[str, tuple[Contract, Described, int, str]] = {
     "no buckets": (contract(ROWS, sizes=()), Y, 0, "convert with --bucket"),
     "an input without rows": (contract(ROWS, TensorSpec("scale", "f32", (8,))), Y, 0, "scale has no rows of batch"),
     "an output without rows": (contract(ROWS, outputs=()), Y, 0, "y has no rows of batch"),
-    "an input of rows alone": (contract(TensorSpec("x", "f32", (BATCH,))), Y, 0, "x has no axis but batch"),
-    "an output of rows alone": (contract(ROWS), Described("y", "FP32", (-1,)), 0, "y has no axis but batch"),
+    "an input of rows alone": (contract(TensorSpec("x", "f32", (BATCH,))), Y, 0, "x has only the axis batch"),
+    "an output of rows alone": (contract(ROWS), Described("y", "FP32", (-1,)), 0, "y has only the axis batch"),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_bundle_is_written_and_written_again(
     assert cli.main(words) == 0
     result = json.loads(capsys.readouterr().out)["result"]
     assert (result["name"], result["target"], result["max_batch_size"]) == ("block", "torchscript", 0)
-    assert "output_2 has no axis but batch" in result["not_batched"]
+    assert "output_2 has only the axis batch" in result["not_batched"]
     text = (repository / "block" / "config.pbtxt").read_text()
     assert 'name: "keep"\n  data_type: TYPE_BOOL\n  dims: -1\n  dims: -1\n' in text
     assert "count: 2\n  kind: KIND_CPU" in text

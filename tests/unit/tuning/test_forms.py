@@ -53,14 +53,14 @@ CHOICES: dict[str, tuple[dict[str, Sequence[float]], float, Candidate | None, st
     # what: (the times, the noise, the chosen form, words of a note)
     "the faster of two": ({"g": [10], "a": [8], "b": [5]}, 0.01, B, "chosen: y = b(x): 5.0 us, 10.0 us without it"),
     "the more promising of ties": ({"g": [10], "a": [8], "b": [7.9]}, 0.05, A, "y = b(x): 7.9 us"),
-    "nothing beyond the noise": ({"g": [10], "a": [9.9], "b": [11]}, 0.05, None, "the difference is noise"),
+    "nothing beyond the noise": ({"g": [10], "a": [9.9], "b": [11]}, 0.05, None, "the difference is within the noise"),
     "memory is told": ({"g": [10], "a": [12], "b": [5]}, 0.01, B, "; +8.0 MB of constants"),
     "no form is faster": ({"g": [10], "a": [12], "b": [13]}, 0.01, None, "y = a(x): 12.0 us, 10.0 us without it"),
     "it depends on the size": (
         {"g": [10, 10], "a": [4, 11], "b": [20, 20]},
         0.01,
         A,
-        "share of the time: 0.40 at n=1, 1.10 at n=9; which is faster depends on the size",
+        "share of the time: 0.40 at n=1, 1.10 at n=9; which form is faster depends on the size",
     ),
 }
 
@@ -78,7 +78,7 @@ def test_a_wrong_form_and_a_limit_are_told_and_the_next_kind_starts_from_the_cho
     one = choice({"g": [10], "a": [8]}, 0.01)
     found = one.best({}, Kind("region", 1, GIVEN, (form("w"), A), "9 ops"))
     assert found.notes[:2] == (
-        "the search stopped at 9 ops; the forms found until then were tried",
+        "the search stopped at 9 ops; the forms found before that were tried",
         "y = w(x) was not tried: it differs",
     )
     assert found.lines == A.lines
