@@ -230,7 +230,7 @@ class Plan:
         if plan.schema != SCHEMA:
             fix = "regenerate the plan with this version of fuseconv"
             raise RuleError(
-                f"the plan has the schema version {plan.schema}, but this version of fuseconv reads {SCHEMA}",
+                f"the plan has schema {plan.schema}, but this version of fuseconv reads schema {SCHEMA}",
                 where=where,
                 fix=fix,
             )

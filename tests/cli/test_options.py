@@ -136,5 +136,5 @@ def test_outputs_are_written_as_npz(folder: Path, tmp_path: Path, capsys: pytest
 def test_npz_has_no_bf16_and_any_name(tmp_path: Path) -> None:
     write_outputs({"file": torch.ones(2), "allow_pickle": torch.ones(1)}, tmp_path / "y.npz")
     assert set(from_file(tmp_path / "y.npz")) == {"file", "allow_pickle"}
-    with pytest.raises(UsageError, match="the output y cannot be written as .npz: NumPy has no dtype bf16"):
+    with pytest.raises(UsageError, match=r"the output y cannot be written as \.npz: NumPy has no dtype bf16"):
         write_outputs({"y": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "y.npz")

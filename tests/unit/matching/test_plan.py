@@ -93,7 +93,7 @@ def test_a_rule_limits_itself(limits: dict[str, Any], kwargs: dict[str, Any], ap
     assert bool(found.steps) == applies
     silent = applies or not kwargs["targets"]
     assert [miss.reason for miss in found.misses] == (
-        [] if silent else ["rule limited supports only onnx; this conversion also writes aoti"]
+        [] if silent else ["rule limited supports only onnx, but this conversion also writes aoti"]
     )
 
 
@@ -104,7 +104,7 @@ def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_
     found = plan(program, [some, every], device="cpu", targets=list(TARGETS))
     assert found.counts() == {"every": 1}
     assert (
-        "some supports only export, onnx-plugin; this conversion also writes aoti, onnx, torchscript"
+        "some supports only export, onnx-plugin, but this conversion also writes aoti, onnx, torchscript"
         in found.misses[0].reason
     )
     assert plan(program, [some, every], device="cpu", targets=["onnx-plugin"]).counts() == {"some": 1}
