@@ -127,7 +127,7 @@ def tune(
 def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
     device = manifest.contract.device
     return (
-        f"the bundle is for {device}, where each op has only one tactic"
+        f"the bundle is for {device}, whose ops have one tactic"
         if device != "cuda"
         else f"{', '.join(names)} does not call ops of fuseconv"
     )

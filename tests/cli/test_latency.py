@@ -100,7 +100,7 @@ FAILURES = {
     "another model": (
         ["{}/wide.fuseconv", "--against", "{}/other.pt2", "--rounds", "1"],
         "usage",
-        "is not the model that the bundle was converted from",
+        "is not the model from which the bundle was converted",
     ),
 }
 

@@ -92,7 +92,7 @@ def test_a_package_from_a_damaged_cache_is_refused(bundle: Path, tmp_path: Path)
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(damaged, "w") as target:
         for name in source.namelist():
             target.writestr(name, b"" if name.endswith("wrapper.so") else source.read(name))
-    with pytest.raises(UpstreamError, match=r"wrapper\.so: its cache is damaged") as caught:
+    with pytest.raises(UpstreamError, match=r"wrapper\.so: AOTInductor's cache is damaged") as caught:
         aoti.check_complete(damaged)
     assert "delete " in (caught.value.fix or "")
 
