@@ -92,7 +92,7 @@ def test_a_state_that_is_not_one_is_a_usage_error(tmp_path: Path, state: dict[st
     ("changes", "error", "said"),
     [
         ({"method": "encode"}, UsageError, "the model has no encoder"),
-        ({"method": "decode", "cache_length": 65}, UsageError, "the model has 64 positions"),
+        ({"method": "decode", "cache_length": 65}, UsageError, "longer than the model's 64 positions"),
         ({"method": "decode", "inputs": parse_inputs(["x=f32[8]"])}, UsageError, "the method decode takes no --input"),
         ({"method": "describe"}, UsageError, "the model has no method describe"),
     ],
@@ -110,7 +110,7 @@ def test_a_configuration_that_asks_for_another_search_is_unsupported(
 ) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **asked}))
-    with pytest.raises(UnsupportedError, match=f"asks for {next(iter(asked))}"):
+    with pytest.raises(UnsupportedError, match=f"generation config sets {next(iter(asked))}"):
         read_generation(tmp_path, Options())
 
 
@@ -119,7 +119,7 @@ def test_a_window_of_attention_is_unsupported() -> None:
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=1, vocab_size=32, sliding_window=8))
-    with pytest.raises(UnsupportedError, match="layer 0 has the cache StaticSlidingWindowLayer"):
+    with pytest.raises(UnsupportedError, match="layer 0 has a StaticSlidingWindowLayer cache"):
         generating.method_of(model, "decode")
 
 

@@ -179,7 +179,7 @@ def test_the_commands_know_the_methods(
         (["run", "{}", "--inputs", "{}/manifest.json", "-o", "y.npz"], "this needs one of them"),
         (["run", "{}", "--method", "x", "--inputs", "{}/manifest.json", "-o", "y.npz"], "has no method x"),
         (["bench", "{}", "--method", "x"], "use one of encode, decode"),
-        (["convert", "{}/manifest.json", "--method", "Encode"], "'Encode' is not a name"),
+        (["convert", "{}/manifest.json", "--method", "Encode"], "'Encode' cannot be the name of a method"),
         (["convert", "{}/manifest.json", "--method", "a", "--method", "a=b"], "the method a is given twice"),
         (["convert", "{}/manifest.json", "--method", "a", "--input", "x=f32[8]"], "'a:x=f32[8]'"),
         (["convert", "{}/manifest.json", "--method", "a", "--lock"], "--lock cannot be combined with --method"),
