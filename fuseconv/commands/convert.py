@@ -145,13 +145,6 @@ def convert(
                 what = f"--{name} cannot be combined with {other}: --{name} runs benchmarks, and {other} runs none"
                 fix = f"remove --{name} or {other}"
                 raise UsageError(what, where=f"--{name}", fix=fix)
-        if (
-            given
-            and search
-            and click.get_current_context().get_parameter_source("search") is ParameterSource.COMMANDLINE
-        ):
-            what = f"--search cannot be combined with {other}: --search runs benchmarks, and {other} runs none"
-            raise UsageError(what, where="--search", fix=f"remove --search or {other}")
     if dry_run and source_of("not_slower_than") is ParameterSource.COMMANDLINE:
         fix = "remove --not-slower-than or --dry-run"
         raise UsageError(

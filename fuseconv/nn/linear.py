@@ -29,7 +29,7 @@ class LinearAct(nn.Linear):
         in_features: K, the size of the last dim of x.
         out_features: N, the size of the last dim of the result.
         bias: whether the layer has a bias.
-        act: none, relu, gelu (erf), gelu_tanh, silu, sigmoid or tanh.
+        act: an activation of `fuseconv.ops.ACTIVATIONS`, such as relu, gelu (erf) or leaky_relu(0.1).
         device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
@@ -38,7 +38,7 @@ class LinearAct(nn.Linear):
         [N].
 
     Raises:
-        UsageError: the activation is unknown.
+        UsageError: the activation is unknown, or its parameter is invalid.
         RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.linear_act`.
 
     Examples:
@@ -96,7 +96,7 @@ class LinearGated(nn.Module):
         in_features: K, the size of the last dim of x.
         hidden_features: H, the size of the last dim of the result.
         bias: whether the layer has a bias.
-        act: the activation of the gate: none, relu, gelu (erf), gelu_tanh, silu, sigmoid or tanh.
+        act: the activation of the gate, one of `fuseconv.ops.ACTIVATIONS`, such as silu or gelu (erf).
         device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
@@ -104,7 +104,7 @@ class LinearGated(nn.Module):
         x: [..., K]. The result is [..., H], in the dtype of x. weight is [2H, K], bias [2H].
 
     Raises:
-        UsageError: the activation is unknown.
+        UsageError: the activation is unknown, or its parameter is invalid.
         RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.linear_gated`.
 
     Examples:
@@ -188,7 +188,7 @@ def checked(act: str) -> str:
     """Checks the name of an activation and returns the name.
 
     Raises:
-        UsageError: the activation is unknown.
+        UsageError: the activation is unknown, or its parameter is invalid.
     """
     try:
         parse_activation(act)

@@ -14,11 +14,6 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
-    gone = {axis % x.dim() for axis in axes if isinstance(x.shape[axis], int) and x.shape[axis] == 1}
-    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in gone]) if gone else x.clone()
-
-
 def avg_pool2d(
     x: Tensor,
     kernel_size: Sequence[int],
