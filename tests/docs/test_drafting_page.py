@@ -107,7 +107,9 @@ def test_a_file_is_tested_again_when_it_is_saved(
     assert "saved\n  mine: 0 hits\n" in said
 
 
-@pytest.mark.parametrize(("output", "what"), [("model.pt2", "the output path already exists"), ("no/where", "folder of the output")])
+@pytest.mark.parametrize(
+    ("output", "what"), [("model.pt2", "the output path already exists"), ("no/where", "folder of the output")]
+)
 def test_nothing_is_overwritten(folder: Path, output: str, what: str) -> None:
     with pytest.raises(FileError, match=what):
         draft(folder / "model.pt2", first=["div"], last=["mul"], output=folder / output)

@@ -256,9 +256,7 @@ def test_a_constant_that_a_package_reads_transposed(bundle_copy: Path, fused: Pr
     assert (verdict.cause, verdict.targets) == ("weights", ("aoti",))
     assert verdict.border is not None
     assert verdict.border.op == "fuseconv.linear_act.default"
-    assert re.fullmatch(
-        r"aoti/weights.json: \d+ of 192 elements of up.weight differ from the model's", verdict.detail
-    )
+    assert re.fullmatch(r"aoti/weights.json: \d+ of 192 elements of up.weight differ from the model's", verdict.detail)
     assert verdict.repro is not None
     assert status_of(verdict.repro) == 1
 
