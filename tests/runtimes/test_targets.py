@@ -203,7 +203,7 @@ def test_torchscript_refuses_control_flow_and_names_it() -> None:
 def test_torchscript_proves_the_overloads_that_the_compiler_chose() -> None:
     source = "def forward(self, x: Tensor):\n    y = torch.ops.aten.add(x, 1.0)\n    return (y, )\n"
     script_module.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Scalar}))
-    with pytest.raises(UnsupportedError, match=r"aten.add.Tensor as aten::add.Scalar"):
+    with pytest.raises(UnsupportedError, match=r"aten.add.Tensor to aten::add.Scalar"):
         script_module.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Tensor}))
 
 
