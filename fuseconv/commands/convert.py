@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 @click.option(
     "--search/--no-search",
     default=None,
-    help="Time other forms of the linear algebra, such as another order of a product. [default: with --tune full]",
+    help="Time other forms of the linear algebra, such as another order of products. [default: with --tune full]",
 )
 @click.option(
     "--not-slower-than",
