@@ -1,8 +1,8 @@
-"""Finds values that share memory with an in-place write, and whether the write can be replaced with a new value.
+"""Finds the values that alias a mutated tensor, and decides whether a match that involves the mutation can be replaced.
 
-Almost no captured program contains in-place writes, and without in-place writes nothing here is computed. Aliases are
-followed from each write through the ops that return a view. An op's schema identifies the views. A composite op's
-schema may omit them, so the op runs on fake tensors, and the storages of operands and results are compared.
+Aliases are followed from each in-place write through the ops that return views. An op's schema declares which arguments
+its results may alias. The schema of a composite op may omit an alias, so the op runs on fake tensors, and the storages
+of its operands and results are compared. A graph without in-place writes needs none of this work.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes
 
 
 class Aliases:
-    """The memory that a graph mutates.
+    """The in-place writes of a graph, and the aliases of the tensors that they mutate.
 
     Attributes:
-        writers: maps each node that mutates memory to the nodes that share this memory.
+        writers: maps each node that mutates a tensor to all nodes whose values may share memory with that tensor.
     """
 
     def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
@@ -40,22 +40,22 @@ class Aliases:
                 self._writers_of[operand].append(node)
 
     def is_written(self, node: Node) -> bool:
-        """Returns whether the memory of a node is mutated at any point, so that its users may see a different value."""
+        """Returns whether any node of the graph mutates memory that the value of this node may share."""
         return bool(self._writers_of.get(node))
 
     def writers_after(self, node: Node) -> list[Node]:
-        """Returns the nodes that mutate the memory of a node after it is computed, in graph order."""
+        """Returns the later nodes that mutate memory which the value of this node may share, in graph order."""
         return [writer for writer in self._writers_of.get(node, ()) if node < writer]
 
     def is_changed_by(self, changed: Collection[Node]) -> bool:
-        """Returns whether the aliases may change if these nodes are created, erased, or get other operands or users."""
+        """Returns whether this object may be out of date after the given nodes were created, erased or rewired."""
         return any(
             node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
             for node in changed
         )
 
     def refusal(self, matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> tuple[str, str]:
-        """Describes why a mutation prevents `matched` nodes from being replaced with values computed from `operands`.
+        """Returns the reason why an in-place write prevents the replacement of a match, as two parts of a message.
 
         Args:
             matched: the nodes to be replaced.
@@ -63,7 +63,8 @@ class Aliases:
             results: the matched nodes whose values are replaced.
 
         Returns:
-            What is expected and what was found. Two empty strings if no mutation prevents the replacement.
+            The expected property and the violation that was found. Two empty strings if no in-place write prevents the
+            replacement.
         """
         for writer in sorted(matched & self.writers.keys()):
             if found := _seen_later(writer, self.writers[writer], matched, results):
@@ -77,7 +78,7 @@ class Aliases:
 
 
 def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node], results: frozenset[Node]) -> str:
-    """Describes what else could see the mutation by `writer`, a matched node. Empty if nothing can."""
+    """Returns a description of a reader outside the match that sees the mutation by `writer`, or an empty string."""
     through = _derived(results)
     for node in sorted(shared - through):
         if node.op in ("placeholder", "get_attr"):
@@ -89,7 +90,7 @@ def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node],
 
 
 def _derived(results: frozenset[Node]) -> frozenset[Node]:
-    """Returns the results and all views of the results, which see both the new value and the mutated value."""
+    """Returns the results and all direct and indirect views of the results."""
     found = set(results)
     queue = list(results)
     while queue:
@@ -102,6 +103,7 @@ def _derived(results: frozenset[Node]) -> frozenset[Node]:
 
 
 def _sharing(operand: Node) -> frozenset[Node]:
+    """Returns all nodes whose values may share memory with `operand`, including `operand`."""
     found = {operand}
     queue = [operand]
     while queue:
@@ -113,6 +115,7 @@ def _sharing(operand: Node) -> frozenset[Node]:
 
 
 def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
+    """Yields the operands that a node mutates. If a subgraph of a control-flow op mutates any tensor, yields all."""
     if is_call(node):
         yield from written(node)
     elif node.op == "call_function" and not is_getitem(node) and any(_writes(module) for module in _bodies(node, root)):
@@ -120,7 +123,7 @@ def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
 
 
 def _bodies(node: Node, root: torch.nn.Module) -> Iterator[GraphModule]:
-    """Returns the subgraphs of a control-flow op."""
+    """Yields the subgraphs that a control-flow op receives as operands."""
     for operand in node.all_input_nodes:
         if operand.op == "get_attr" and isinstance(operand.target, str):
             module = root.get_submodule(operand.target) if _is_submodule(root, operand.target) else None
@@ -137,7 +140,7 @@ def _writes(module: GraphModule) -> bool:
 
 
 def viewed(node: Node) -> frozenset[Node]:
-    """Returns the operands that may share memory with the value of a node."""
+    """Returns the operands with which the value of a node may share memory. Unknown ops may share with all operands."""
     if is_getitem(node):
         return frozenset(node.all_input_nodes)
     if node.op != "call_function":
@@ -155,7 +158,10 @@ def viewed(node: Node) -> frozenset[Node]:
 
 
 def _returned(node: Node) -> Iterator[Node]:
-    """Runs a composite op on fake tensors, and yields the operands whose storage the op returns."""
+    """Runs a composite op on fake tensors, and yields the operands whose storage a result uses.
+
+    Yields all tensor operands if the op cannot run.
+    """
     operands = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), torch.Tensor)]
     if not operands:
         return

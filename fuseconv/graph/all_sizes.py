@@ -1,9 +1,9 @@
 """Runs ops on fake tensors with symbolic sizes without adding a guard to the program.
 
-An op that branches on a size queries the program's ShapeEnv, which would evaluate the condition for the example sizes
-and record a guard. Here a condition is evaluated only if it has the same value for all sizes in the declared ranges.
-Sizes 0 and 1 are excluded, as in torch.export: a broadcast of [n] with [1] is a broadcast for every n. Any other
-condition raises an error.
+If an op branches on a size, torch normally evaluates the condition for the example sizes and records a guard in the
+program's ShapeEnv. The functions of this module instead accept a condition only if it has the same value for all sizes
+in the declared ranges, and raise an error otherwise. Sizes 0 and 1 are excluded from the ranges, as in torch.export:
+a broadcast of [n] with [1] counts as a broadcast for every n.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 class GuardError(RuntimeError):
-    """An op branched on a condition that does not have the same value for all sizes."""
+    """An op branched on a condition that some sizes satisfy and others do not.
+
+    Attributes:
+        condition: the condition, as a sympy expression of symbolic sizes.
+    """
 
     def __init__(self, condition: Any) -> None:
         super().__init__(f"a condition on sizes, {condition}")
@@ -33,20 +37,25 @@ class GuardError(RuntimeError):
 
 
 def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> Any:
-    """Runs ops on fake tensors and returns results that are valid for all sizes.
+    """Calls `run` on fake tensors and returns its result if the result is valid for all sizes.
 
-    A condition that holds for some sizes only, such as the batch size from which a convolution uses a different kernel,
-    is assumed to be true and then false. If the dtypes, shapes and strides are the same, the condition is ignored.
+    A condition may hold for some sizes only, for example if a convolution uses a different kernel from some batch size
+    on. In this case, `run` is called twice: once as if the condition were true, and once as if it were false. If both
+    results have the same dtypes, shapes and strides, the condition is irrelevant.
+
+    Args:
+        mode: the fake mode of the tensors. If None, `run` is called once without any checks.
+        run: a function without arguments that calls the ops.
 
     Raises:
-        GuardError: the results depend on a condition, or there is a second such condition.
+        GuardError: the two results differ, or the ops branch on a second such condition.
     """
     if mode is None:
         return run()
     try:
         return _run_both_ways(mode, run)
     except RuntimeError:
-        # The C++ code of a composite op may read a size as a number, as linear does in torch 2.11.
+        # The C++ code of a composite op may read a size as an int, as linear does in torch 2.11.
         with enable_python_dispatcher():
             return _run_both_ways(mode, run)
 
@@ -57,7 +66,7 @@ def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
             return run()
     except GuardError as problem:
         if not (problem.condition.is_Relational or problem.condition.is_Boolean):
-            raise  # a size is used as a number, which has more than two possible values
+            raise  # a size is used as an int, which has more than two possible values
         undecided = problem
     results = []
     for answer in (True, False):
@@ -69,7 +78,10 @@ def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
 
 
 def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
-    """Returns new fake tensors with the same dtypes, devices, shapes and strides, which alias no other tensor."""
+    """Returns `value` with each tensor replaced by a new fake tensor of the same dtype, device, shape and strides.
+
+    The new tensors share no storage with any other tensor.
+    """
 
     def one(tensor: torch.Tensor) -> Any:
         if mode is not None and mode.shape_env is None:
@@ -83,7 +95,7 @@ def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """Returns a hashable key of everything in a value on which an op's result depends, with sizes as expressions."""
+    """Returns a hashable key: dtype, device, layout, shape and strides of tensors, and the expressions of symbols."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
     if isinstance(value, list | tuple):
@@ -95,14 +107,14 @@ def key_of(value: Any) -> Any:
 
 @contextmanager
 def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> Iterator[None]:
-    """Runs the block in a fake mode whose ShapeEnv never uses the example sizes to evaluate a condition.
+    """Runs the block in a fake mode, without gradients, and raises an error where an op would need a guard.
 
     Args:
         mode: the fake mode.
-        given: conditions on sizes, each with the value that it is assumed to have.
+        given: maps conditions on sizes to their assumed values. None assumes nothing.
 
     Raises:
-        GuardError: raised by the ops in the block if they need a guard.
+        GuardError: an op in the block branches on a condition that is neither in `given` nor the same for all sizes.
     """
     environment = mode.shape_env
     if environment is None:
@@ -124,7 +136,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
         return bool(evaluate(expression))
 
     answers = {"evaluate_expr": evaluate, "guard_or_defer_runtime_assert": check}
-    # The functions override methods of the instance, because SymInt has no other way to reach them.
+    # Overrides methods of this ShapeEnv, because SymInt calls them directly and torch offers no hook.
     vars(environment).update(answers)
     try:
         with mode, torch.no_grad():
@@ -135,7 +147,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
 
 
 def _decided(environment: ShapeEnv, expression: Any) -> Any:
-    """Returns the value of an expression if it is the same for all sizes, else None."""
+    """Returns the value of an expression if it is the same for all sizes in the declared ranges, else None."""
     if not isinstance(expression, sympy.Basic):
         return expression
     if (known := environment._maybe_evaluate_static(expression)) is not None:
@@ -149,7 +161,7 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
 def _is_of_a_multiple(expression: Any) -> bool:
     """Returns whether an expression is a remainder that is always 0, such as (a * b - b) mod b.
 
-    torch does not recognize this if a size is a product.
+    torch does not simplify such a remainder to 0 if the dividend is a product of sizes.
     """
     if not isinstance(expression, Mod | PythonMod):
         return False
@@ -158,5 +170,6 @@ def _is_of_a_multiple(expression: Any) -> bool:
 
 
 def _general(environment: ShapeEnv, symbol: Any) -> ValueRanges[Any]:
+    """Returns the declared range of a size without 0 and 1, or the range itself if it contains only 0 and 1."""
     known = environment.var_to_range.get(symbol, ValueRanges(0, int_oo))
     return ValueRanges(max(known.lower, 2), known.upper) if known.upper >= 2 else known

@@ -1,7 +1,7 @@
-"""Facts about ops that do not depend on the call, from schemas and tags, and from tables of what schemas and tags omit.
+"""Properties of ops that do not depend on the arguments of a call: mutation, aliasing, randomness, data movement.
 
-nodes.py determines whether a particular call has an effect: a dropout with probability 0 has none. The rules that
-compute an op's ranges, formulas or residues are in the modules that use these rules.
+The properties come from the schemas and tags of the ops. Tables in this module add what schemas and tags omit. nodes.py
+determines properties that depend on the arguments: for example, a dropout with probability 0 is not random.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ import torch
 from torch._ops import OpOverload
 
 Order: TypeAlias = Literal["same", "row-major", "other"]
-"""Where an op that moves elements places them. "same": at the same positions, except for broadcasting. "row-major": in
-another shape, in the same row-major order. "other": elsewhere."""
+"""The positions at which a data-movement op places the elements of its operand. "same": at the same positions, except
+for broadcasting. "row-major": in a different shape, but in the same row-major order. "other": in any other order."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about an op.
+    """Properties of an op that do not depend on the arguments of a call.
 
     Attributes:
-        draws: whether the op may generate random numbers. `nodes.draws` tells whether a particular call does.
-        writes: the arguments that the op mutates.
-        statistics: the argument that, if true, makes the op also mutate `running_mean` and `running_var`, although the
-            schema does not say so. Empty if the op never does.
-        shares: the arguments with which a result may share memory. The schema of a composite op may omit some; see
-            `aliases.viewed`.
-        functional: the functional variant of an in-place op. None if there is none.
-        commutative: whether the first two operands may be swapped, provided that `alpha`, if the op takes it, is 1.
+        draws: whether the op may generate random numbers. `nodes.draws` decides whether a particular call does.
+        writes: the names of the arguments that the op mutates according to its schema.
+        statistics: the name of the boolean argument that, if true, makes the op mutate `running_mean` and
+            `running_var`, which its schema does not declare. Empty for all other ops.
+        shares: the names of the arguments with which a result may share memory. The schema of a composite op may omit
+            some of these arguments; see `aliases.viewed`.
+        functional: the functional variant of an in-place op. None for other ops, or if no such variant exists.
+        commutative: whether the first two operands may be swapped. If the op has an argument `alpha`, the operands may
+            be swapped only if `alpha` is 1.
         elementwise: whether each element of the result depends only on the operands' elements at the same position.
-        moved: the argument whose elements the op moves: each element of the result is an element of this argument,
-            except for a dtype conversion. Empty if the op does not only move elements.
-        order: how the op orders the elements of `moved`.
-        converts: whether the op may convert floats to integers.
-        positions: the arguments whose integers are indices or counts, not values.
+        moved: the name of the argument whose elements a data-movement op copies or views. Each element of the result
+            is an element of this argument, except for a dtype conversion. Empty for ops that compute new values.
+        order: the order in which the result contains the elements of `moved`.
+        converts: whether the op may convert floating-point values to integers.
+        positions: the names of the tensor arguments whose integers are indices or counts.
         metadata_only: whether the op uses only the shape, strides, dtype and device of a tensor.
     """
 
@@ -65,14 +66,14 @@ _ORDERS: dict[str, Order] = {
     **dict.fromkeys(_ROW_MAJOR.split(), "row-major"),
     **dict.fromkeys(_OTHER.split(), "other"),
 }
-"""Ops that move the elements of their first operand. Their copying variants, such as `view_copy`, move elements too."""
+"""Maps each data-movement op to its order. Applies to the ops' copying variants, such as `view_copy`, too."""
 
 _NO_MOVES = frozenset({"aten.repeat_interleave.Tensor", "aten.view.dtype", "aten.view_copy.dtype"})
-"""Overloads that do not move elements, although they share a name with an op that does: the first returns indices, the
-others reinterpret the bits as another dtype."""
+"""Overloads that are not data movement, although other overloads of the same op are. The first overload returns
+indices. The other two reinterpret the bits of the elements as another dtype."""
 
 _ELEMENTWISE = frozenset({"hardswish"})
-"""Elementwise ops that lack PyTorch's `pointwise` tag and do not move elements."""
+"""Elementwise ops that lack PyTorch's `pointwise` tag and are not data movement."""
 
 _COMMUTATIVE = frozenset(
     {
@@ -95,7 +96,7 @@ _METADATA_ONLY = frozenset(
 )
 
 _POSITIONS = frozenset({"index", "indices", "repeats"})
-"""The names that PyTorch gives to arguments that are indices or counts."""
+"""The names that PyTorch gives to arguments whose elements are indices or counts."""
 
 _STATISTICS = {
     **dict.fromkeys(
@@ -104,12 +105,12 @@ _STATISTICS = {
     ),
     "instance_norm": "use_input_stats",
 }
-"""Maps each norm to the argument that makes it compute statistics from its input and update the running statistics."""
+"""Maps each norm to its boolean argument that, if true, makes it update the running statistics from its input."""
 
 
 @cache
 def facts(op: OpOverload) -> Facts:
-    """Returns the known properties of an op."""
+    """Returns the properties of an op that do not depend on the arguments of a call."""
     schema = op._schema
     name = schema.name.removeprefix("aten::")
     viewed = name.removesuffix("_copy") if torch.Tag.view_copy in op.tags else name
@@ -132,6 +133,7 @@ def facts(op: OpOverload) -> Facts:
 
 
 def _shares(op: OpOverload) -> tuple[str, ...]:
+    """Returns the names of the arguments that a result may alias according to the schema."""
     schema = op._schema
     if schema.name.removeprefix("aten::") in _UNSAFE:
         return ("self",)
@@ -145,7 +147,7 @@ def _shares(op: OpOverload) -> tuple[str, ...]:
 
 
 def _functional(op: OpOverload) -> OpOverload | None:
-    """Returns the overload without the trailing underscore that takes the same arguments."""
+    """Returns the functional overload with the same arguments as an in-place op, or None if none exists."""
     namespace, name = op._schema.name.split("::")
     packet = getattr(torch.ops.aten, name[:-1], None) if namespace == "aten" and name.endswith("_") else None
     for overload in packet.overloads() if packet is not None else ():

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 
 class Product(NamedTuple):
-    """An einsum as a matrix product: the permutations of its operands and of its result."""
+    """An einsum of two operands, expressed as one batched matrix product.
+
+    Attributes:
+        left: the permutation of the first operand's axes to [batch axes, rows, summed].
+        right: the permutation of the second operand's axes to [batch axes, summed, columns].
+        result: the permutation of the product's axes, [batch axes, rows, columns], to the result of the einsum.
+    """
 
     left: list[int]
     right: list[int]
@@ -15,11 +21,14 @@ class Product(NamedTuple):
 
 
 def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None:
-    """Returns the permutations that turn an einsum of two operands into one matrix product, or None if there are none.
+    """Returns the permutations that express an einsum as one matrix product, or None if it is not one matrix product.
 
-    Each operand must have exactly one axis that the other operand lacks: the rows and the columns. One of the common
-    axes is summed over; the other common axes are batch axes. `...` stands for as many axes as the ranks of the
-    operands require.
+    Each operand must have exactly one axis that the other operand lacks: the row axis and the column axis. Exactly one
+    of the common axes is summed over; the other common axes are batch axes.
+
+    Args:
+        equation: the equation, such as `bhqd,bhkd->bhqk`. `...` stands for as many axes as the ranks require.
+        ranks: the number of dims of each operand.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -47,12 +56,13 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
 
 
 def collapsed(equation: str) -> str | None:
-    """Replaces the leading axes that the first operand and the result share with `...`.
+    """Returns the equation with `...` in place of the leading axes that the first operand and the result share.
 
     The other letters are renamed in order of appearance: `bnd,ed->bne` becomes `...a,ba->...b`.
 
     Returns:
-        The new equation. None if the equation has not two operands or if only one of the two already begins with `...`.
+        The new equation. None if the equation does not have two operands, or if `...` begins only the first operand or
+        only the result.
     """
     found = re.fullmatch(r"(\.\.\.)?(\w+),(\w+)->(\.\.\.)?(\w*)", equation)
     if found is None or found[1] != found[4]:
@@ -68,5 +78,6 @@ def collapsed(equation: str) -> str | None:
 
 
 def _axes(term: str, dots: list[str]) -> list[str]:
+    """Returns the axes of a term, one letter each, with `...` replaced by the names in `dots`."""
     before, found, after = term.partition("...")
     return [*before, *(dots if found else []), *after]
