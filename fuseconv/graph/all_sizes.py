@@ -25,14 +25,14 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 class GuardError(RuntimeError):
-    """An op branched on a condition that some sizes satisfy and others do not.
+    """An op used the value of a condition, or of a size, that is not the same for all sizes.
 
     Attributes:
-        condition: the condition, as a sympy expression of symbolic sizes.
+        condition: the condition or size, as a sympy expression of symbolic sizes.
     """
 
     def __init__(self, condition: Any) -> None:
-        super().__init__(f"a condition on sizes, {condition}")
+        super().__init__(f"a condition on sizes whose value is not the same for all sizes: {condition}")
         self.condition = condition
 
 

@@ -1,4 +1,8 @@
-"""Rules for the ops that build masks. Each computes the formula of an op's elements from the operands' formulas."""
+"""Formula rules for the ops that build masks.
+
+Each rule derives the formula of the elements of an op's result from the formulas of the elements of its operands. A
+rule raises `UnknownError` if the result has no formula.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,13 @@ from fuseconv.graph.nodes import facts_of
 
 
 class Reader(Protocol):
-    """The queries that a rule may make about the operands of its op; see elements.py."""
+    """The queries that a rule may make about the operands of its op. elements.py implements the queries."""
 
     def read(self, operand: Any) -> Formula:
         """Returns the formula of an operand: a node, a number or a symbolic size."""
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype, at all indices of a tensor."""
+        """Returns a formula as represented in a dtype; raises `UnknownError` if a value overflows or is rounded."""
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand, converted to the dtype of the computation."""
@@ -48,14 +52,14 @@ class Reader(Protocol):
         """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes."""
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition without the parts that are always true or always false."""
+        """Returns a condition simplified: parts that are always true or always false are removed or decide it."""
 
 
 OpRule: TypeAlias = Callable[[Reader, Node, Mapping[str, Any]], Formula]
 
 
 def shape_of(node: Node) -> list[sympy.Expr]:
-    """Returns the sizes of a tensor as formulas."""
+    """Returns the shape of a node's tensor, with each size as a formula."""
     return [number(size) for size in node.meta["val"].shape]
 
 
@@ -93,7 +97,7 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
         left, right = (reader.compared(operand, dtype, node) for operand in operands)
         difference = lifted(left, right, lambda a, b: a - b)
         parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
-        # The difference of the two sides must be an integer, or a number, of which only the sign matters.
+        # The difference of the two sides must be an integer formula or a number. Only the sign of a number matters.
         whole = [sympy.sign(part) if part.is_number else part for part in parts]
         if not all(part.is_integer for part in whole):
             raise UnknownError(f"{node.name}, which compares values that may not be integers")
@@ -107,7 +111,7 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
 
 
 def _kind(operand: Any) -> Any:
-    """Returns a fake tensor or a number that promotes dtypes as the operand does."""
+    """Returns a fake tensor or a number with the same effect on dtype promotion as the operand."""
     value = operand.meta["val"] if isinstance(operand, Node) else operand
     return 1 if isinstance(value, torch.SymInt) else value
 
@@ -127,7 +131,7 @@ def _not(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _moved(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles ops that only add or remove axes of size 1."""
+    """Returns the formula of a reshape that only adds or removes axes of size 1."""
     source = given["self"]
     old, new = shape_of(source), shape_of(node)
     kept = [at for at, size in enumerate(new) if size != 1]
@@ -147,7 +151,15 @@ def _permuted(order: Callable[[Mapping[str, Any], int], Sequence[int]]) -> OpRul
 
 
 def _renamed(formula: Formula, old: int, places: Sequence[int], new: int, kept: Sequence[int]) -> Formula:
-    """Returns the formula with the index along axis `kept[i]` renamed to `places[i]`."""
+    """Returns a formula with renamed indices: the index along axis `places[i]` becomes the index along `kept[i]`.
+
+    Args:
+        formula: the formula in terms of the old axes.
+        old: the number of old axes.
+        places: old axes, counted from the first axis.
+        new: the number of new axes.
+        kept: the new axis for each axis in `places`, counted from the first axis.
+    """
     return substituted(formula, {axis(old - at): axis(new - to) for at, to in zip(places, kept, strict=True)})
 
 
@@ -168,7 +180,10 @@ def _sliced(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles x[i, j, ...] with one index tensor per axis. Substitutes the formulas of the indices for the axes."""
+    """Returns the formula of x[i, j, ...] with one index tensor per axis.
+
+    Substitutes the formulas of the index tensors for the indices in the formula of x.
+    """
     source = given["self"]
     rank = source.meta["val"].dim()
     if len(given["indices"]) != rank or any(not isinstance(index, Node) for index in given["indices"]):
@@ -198,7 +213,10 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles x[i] - x[i - 1] along the last axis, with x[-1] = `prepend`, if the same formula holds at i = 0."""
+    """Returns the formula of diff along the last axis, x[i] - x[i - 1], where x[-1] is the argument `prepend`.
+
+    The formula must also be valid at i = 0.
+    """
     rank = node.meta["val"].dim()
     if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:
         raise UnknownError(node.name)
@@ -216,7 +234,7 @@ def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula
 
 
 def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles a running sum of a value that is constant along the axis."""
+    """Returns the formula of a cumulative sum of a number that is the same at all indices."""
     rank = node.meta["val"].dim()
     value = value_of(reader.read(given["self"]))
     if isinstance(value, Choice):
@@ -271,11 +289,11 @@ _RULES: Mapping[str, OpRule] = {
     "tril": _triangle(upper=False),
     "triu": _triangle(upper=True),
 }
-"""The rule of each op, by its name in the aten namespace."""
+"""Maps the name of each op in the aten namespace to its rule."""
 
 
 def rule_of(node: Node) -> OpRule | None:
-    """Returns the rule of the op that a node calls, or None."""
+    """Returns the rule of the op that a node calls, or None if the op has no rule."""
     known = facts_of(node)
     if known.moved and known.order != "other":
         return _same if known.order == "same" else _moved

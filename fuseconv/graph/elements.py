@@ -1,10 +1,10 @@
-"""Computes each element of a tensor as a formula of its indices, valid for all sizes.
+"""Derives a formula for the elements of a tensor in terms of their indices. The formula is valid for all sizes.
 
-Masks are built from arange, comparisons, `and`, views and gathers. Following a mask back to these ops gives a formula
-such as `d1 <= d2`, where `d1` is the index along the last axis and `d2` the index along the axis before it. A
-comparison that is always true or always false, at all indices and all declared sizes, is replaced with its value; the
-other comparisons remain in the formula of the mask. There is no formula if the dtype of a tensor cannot represent an
-intermediate value exactly; see exact.py.
+Models build masks from arange, comparisons, `and`, views and gathers. This module follows a mask back to these ops and
+derives a formula such as `d1 <= d2`, where `d1` is the index along the last axis and `d2` the index along the axis
+before it. A comparison that has the same value at all indices and all declared sizes is replaced with this value; the
+other comparisons remain in the formula. A tensor has no formula if its dtype cannot represent an intermediate value
+exactly; see exact.py.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from fuseconv.graph.formula import (
 from fuseconv.graph.nodes import arguments, is_call
 
 MAX_NODES = 400
-"""The maximum number of nodes from which a formula is computed."""
+"""The maximum number of nodes that are followed to derive one formula."""
 
 
 def elements(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> Formula:
-    """Returns the formula of the elements of a tensor, simplified as far as possible.
+    """Returns the simplified formula of the elements of a tensor in terms of their indices.
 
     Args:
         node: the node that computes the tensor.
-        ranges: maps each symbolic size to its declared range.
-        constant: returns the constant tensor of a node, or None.
-        is_written: returns whether the memory of a node is mutated.
+        ranges: maps each symbolic size (a sympy symbol) to its declared range.
+        constant: a function that returns the value of a node if the node is a constant tensor, else None.
+        is_written: a function that returns whether an op mutates the memory of a node's value.
 
     Raises:
-        UnknownError: there is no formula.
+        UnknownError: the elements have no formula, for example because they depend on an input of the program.
     """
     reader = _Reader(ranges, constant, is_written)
     formula = reader.read(node)
@@ -68,9 +68,10 @@ def elements(
 def leaves_some(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> bool:
-    """Returns whether each row of a bool tensor provably contains a False element.
+    """Returns whether every row (last axis) of a bool tensor provably contains a False element.
 
-    Unless the tensor is constant, only the first, the last and the diagonal element of each row are examined.
+    If the tensor is not constant, only the first, the last and, if the last two axes are equal in size, the diagonal
+    element of each row are examined. Returns False if none of these is always False.
 
     Args:
         node: the node that computes the tensor.
@@ -93,7 +94,10 @@ def leaves_some(
 
 
 class _Reader:
-    """Computes the formula of one tensor by following its operands."""
+    """Derives the formula of one tensor by following its operands, and caches the formula of each node.
+
+    The arguments are the arguments of `elements`.
+    """
 
     def __init__(
         self, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
@@ -134,13 +138,13 @@ class _Reader:
         return bounds(value, shape_of(node), self.ranges)
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype, at all indices of a tensor; see exact.py."""
+        """Returns a formula as represented in a dtype; raises `UnknownError` if a value overflows or is rounded."""
         return held(formula, dtype, lambda value: self.bounds(value, node))
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand. A tensor is converted to the dtype of the computation."""
         formula = self.read(operand)
-        # 16-bit kernels compute in 32 bits, and round a Python number to 32 bits.
+        # Kernels for 16-bit dtypes compute in float32, and round a Python number to float32.
         narrow = dtype.is_floating_point and dtype.itemsize < 4 and not isinstance(operand, Node)
         return self.held(formula, torch.float32 if narrow else dtype, node)
 
@@ -150,12 +154,12 @@ class _Reader:
         cast = self.held(formula, dtype, node)
         if not isinstance(operand, Node) and cast != formula:
             raise UnknownError(
-                f"{node.name}, which compares with {formula}, a number that {dtype} cannot represent exactly"
+                f"the comparison {node.name} with the number {formula}, which {dtype} cannot represent exactly"
             )
         return cast
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition without the parts that are always true or always false."""
+        """Returns a condition simplified: parts that are always true or always false are removed or decide it."""
         if isinstance(truth, AtLeastZero):
             bounds = self.bounds(truth.value, node)
             if bounds.lower >= 0:
@@ -175,7 +179,13 @@ class _Reader:
 
 
 def _constant(tensor: torch.Tensor) -> Formula:
-    """Returns the formula of a constant with one value, or with two values if one of these fills the lower triangle."""
+    """Returns the formula of a constant tensor with one value, or with one value in each triangle of its last two axes.
+
+    The diagonal belongs to the lower triangle.
+
+    Raises:
+        UnknownError: the tensor contains other values.
+    """
     values = torch.unique(tensor)
     if values.numel() == 1:
         value = _python(values[0])
@@ -190,4 +200,5 @@ def _constant(tensor: torch.Tensor) -> Formula:
 
 
 def _python(value: torch.Tensor) -> sympy.Expr:
+    """Returns the value of a tensor with one element as a formula. A bool becomes 0 or 1."""
     return number(float(value) if value.is_floating_point() else int(value))

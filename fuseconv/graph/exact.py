@@ -1,8 +1,8 @@
-"""Formulas as represented in a dtype: integers overflow and floats round, so a formula is valid only within bounds.
+"""Checks that a dtype represents the values of a formula exactly.
 
-A formula is a mathematical expression of indices; a program computes in a dtype. The two agree if the dtype represents
-every value exactly, at all indices and all declared sizes. A number that does not depend on an index is rounded to the
-dtype.
+A formula is a mathematical expression of indices, but a program computes in a dtype in which integers overflow and
+floating-point numbers are rounded. The two agree if the dtype represents the formula's value exactly at all indices and
+all declared sizes. A number that depends on no index and no size is rounded to the dtype.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from fuseconv.graph.formula import (
 )
 
 GREATEST_SIZE = 2**48
-"""The maximum number of elements along an axis, whatever the axis's range says: no address space holds more."""
+"""The assumed maximum number of elements along an axis. It limits declared ranges, because no address space can hold
+a larger tensor."""
 
 
 def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, Any]) -> ValueRanges[Any]:
-    """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes.
+    """Returns bounds of a formula that hold at all indices of a tensor and for all declared sizes.
 
     Args:
         value: the formula.
-        sizes: the shape of the tensor, as formulas.
-        ranges: maps each symbolic size to its declared range.
+        sizes: the shape of the tensor, with each size as a formula.
+        ranges: maps each symbolic size to its declared range. A size without a range is at least 0.
 
     Raises:
         UnknownError: the formula is not linear in the indices.
@@ -52,15 +53,20 @@ def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, 
 
 
 def held(formula: Formula, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr], ValueRanges[Any]]) -> Formula:
-    """Returns a formula as represented in a dtype.
+    """Returns the formula of the same elements after they are stored in a dtype.
+
+    A number is rounded to the dtype. Any other formula is returned unchanged if the dtype represents all its values
+    exactly.
 
     Args:
-        formula: the mathematical value of the elements. A condition is 0 or 1, which every dtype represents.
+        formula: the mathematical value of the elements. A condition is returned unchanged, because its values, 0 and 1,
+            are exact in every dtype.
         dtype: the dtype of the computation.
-        bounds_of: returns the bounds of a formula over all indices and all sizes.
+        bounds_of: a function that returns the bounds of a formula over all indices and all declared sizes.
 
     Raises:
-        UnknownError: a value of the formula overflows or is rounded in the dtype.
+        UnknownError: the dtype cannot represent a value of the formula exactly, or a number is out of the range of an
+            integer dtype.
     """
     if isinstance(formula, Choice):
         yes, no = (_held(value, dtype, bounds_of) for value in (formula.yes, formula.no))
@@ -94,7 +100,7 @@ def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
 
 
 def exact_range(dtype: torch.dtype) -> tuple[int, int]:
-    """Returns the largest interval of integers that a dtype represents exactly.
+    """Returns the ends of the largest interval of integers around 0 in which a dtype represents every integer exactly.
 
     Raises:
         UnknownError: the dtype is complex.

@@ -1,4 +1,7 @@
-"""Formulas of the elements of a tensor: numbers, conditions and selections, in terms of indices and symbolic sizes."""
+"""Formulas that give the elements of a tensor in terms of their indices and of symbolic sizes.
+
+A formula is a number (a sympy expression), a condition (`Truth`), or a selection between two numbers (`Choice`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import torch
 
 
 class UnknownError(Exception):
-    """A tensor has no formula, because it depends on an input or on an op without a rule."""
+    """A tensor has no formula, for example because it depends on an input or on an op without a rule.
+
+    The message is a noun phrase that names the obstacle, to complete a message such as `found ...`.
+    """
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection: one number if a condition holds, else another."""
+    """A selection: the number `yes` if the condition holds, else the number `no`."""
 
     condition: Truth
     yes: sympy.Expr
@@ -51,7 +57,7 @@ Formula: TypeAlias = sympy.Expr | Choice | Truth
 
 
 def axis(at: int) -> sympy.Symbol:
-    """Returns the symbol of the index along an axis. Axes are counted from the last axis, which is 1."""
+    """Returns the symbol of the index along an axis. Axes are counted from the end: the last axis is axis 1."""
     return sympy.Symbol(f"d{at}", integer=True, nonnegative=True)
 
 
@@ -82,7 +88,12 @@ def number(value: Any) -> sympy.Expr:
 
 
 def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
-    """Replaces the indices in a formula with other formulas, all at once."""
+    """Returns a formula with symbols replaced by other formulas. All replacements are made simultaneously.
+
+    Args:
+        formula: the formula.
+        change: maps each symbol to its replacement.
+    """
     match formula:
         case bool():
             return formula
@@ -97,14 +108,18 @@ def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
 
 
 def value_of(formula: Formula) -> sympy.Expr | Choice:
-    """Returns a formula as a number: a condition becomes 1 or 0."""
+    """Returns a formula as a number or a selection between numbers: a condition becomes 1 if it holds, else 0."""
     if isinstance(formula, bool | AtLeastZero | Both | Either):
         return Choice(formula, sympy.Integer(1), sympy.Integer(0))
     return formula
 
 
 def truth_of(formula: Formula) -> Truth:
-    """Returns a formula as a condition: a number becomes the condition that it is not 0."""
+    """Returns a formula as a condition: a number becomes the condition that the number is not 0.
+
+    Raises:
+        UnknownError: the formula is a selection for which this condition is not simply its condition or the negation.
+    """
     if isinstance(formula, Choice):
         yes, no = formula.yes, formula.no
         if yes.is_number and no.is_number and bool(yes != 0) != bool(no != 0):
@@ -116,7 +131,16 @@ def truth_of(formula: Formula) -> Truth:
 
 
 def lifted(left: Formula, right: Formula, op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> sympy.Expr | Choice:
-    """Applies an op to the formulas of two numbers. At most one operand may be a selection."""
+    """Returns the formula of an arithmetic op. If one operand is a selection, the result is a selection, too.
+
+    Args:
+        left: the formula of the first operand.
+        right: the formula of the second operand.
+        op: a function that computes the result from two numbers.
+
+    Raises:
+        UnknownError: both operands are selections.
+    """
     one, other = value_of(left), value_of(right)
     if isinstance(one, Choice) and isinstance(other, Choice):
         raise UnknownError("arithmetic on two selections")

@@ -1,4 +1,4 @@
-"""Detects arguments with which a PyTorch op crashes the process, so that the op is not called with them."""
+"""Detects calls of PyTorch ops that would crash the process, so that these calls are not made."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 
 def check_call(op: Any, args: Sequence[Any]) -> None:
-    """Checks that a call does not crash the process.
+    """Raises an error if a call of `scaled_dot_product_attention` would crash the process. Accepts all other ops.
 
     Args:
         op: the op.
-        args: its positional arguments; tensors may be fake.
+        args: the positional arguments of the call. The tensors may be fake.
 
     Raises:
-        ValueError: attention would read out of bounds, or divide by the number of heads, as in torch 2.11.
+        ValueError: the op would read out of bounds because keys and values differ in length, or divide by zero because
+            there are no heads, as in torch 2.11.
     """
     operands = args[:3]
     if op is not _ATTENTION or len(operands) < 3 or not all(isinstance(one, torch.Tensor) for one in operands):

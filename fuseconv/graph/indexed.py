@@ -1,4 +1,4 @@
-"""Finds the tables that an integer node indexes, and their sizes."""
+"""Finds the sizes of the axes that an integer tensor indexes, such as the number of rows of an embedding table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, nodes_in
 
 
 def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
-    """Yields the size, an int or symbolic, of each axis that is indexed by a node or a view of the node."""
+    """Yields the size of each tensor axis that a node, or a data movement of the node, indexes.
+
+    A size is an int or a SymInt.
+    """
     for user in index.users:
         if not is_call(user):
             if user.op == "call_function":  # selects a view from a list
@@ -60,4 +63,5 @@ _TABLES: dict[str, Callable[[Any], list[tuple[Any, Any]]]] = {
     "aten::take": lambda given: [(given["index"], math.prod(given["self"].meta["val"].shape))],
     "aten::one_hot": lambda given: [(given["self"], given["num_classes"])] if given["num_classes"] > 0 else [],
 }
-"""Maps each op that indexes a table to a function that pairs the index argument with the size that bounds it."""
+"""Maps each indexing op to a function `(arguments) -> pairs`. Each pair contains an index argument and the size of the
+axis that it indexes."""

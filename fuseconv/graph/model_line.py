@@ -21,14 +21,18 @@ _MODEL_IN_STDLIB = "site-packages"
 
 
 def model_line(error: BaseException) -> str | None:
-    """Returns the line of the model that raised an error, or None."""
+    """Returns the line of the model's source that raised an error, as `file:line in function: code`.
+
+    Returns None if no frame of the traceback belongs to the model.
+    """
     return innermost(traceback.extract_tb(error.__traceback__))
 
 
 def innermost(frames: Iterable[traceback.FrameSummary]) -> str | None:
-    """Returns the innermost frame that belongs to the model and not to torch, Python or fuseconv.
+    """Returns the innermost frame of the model's own code, as `file:line in function: code`.
 
-    Frames outside the export are ignored, because the graph of an archive has no source lines.
+    Returns None if all frames belong to torch, Python or fuseconv. The frames that called fuseconv are ignored, because
+    they are not the model's and the graph of an archive has no source lines.
     """
     for frame in reversed(list(frames)):
         if frame.filename in _CALLERS:

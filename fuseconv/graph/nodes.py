@@ -1,4 +1,4 @@
-"""Queries about the nodes of a graph: the op they call, its arguments, and their source line in the model."""
+"""Queries about graph nodes: the op that a node calls, the arguments of the call, and its source line in the model."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def is_call(node: Any) -> bool:
 
 
 def is_getitem(node: Any) -> bool:
-    """Returns whether a node selects one result of an op that returns several."""
+    """Returns whether a node selects one result of a node that returns several."""
     return isinstance(node, Node) and node.op == "call_function" and node.target is operator.getitem
 
 
 def op_name(target: Any) -> str:
-    """Returns the name of an op as rules write it: `aten.gelu.default`."""
+    """Returns the name of an op as written in rules, such as `aten.gelu.default`."""
     return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
 
 
 def find_op(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op that a rule, an example or a plan names.
+    """Returns the op with a name from a rule, an example or a plan.
 
-    Returns None for an unknown op, for an op that is not permitted, and for an alias, which no captured program
-    contains.
+    Returns None if the op is unknown or not permitted, or if the name is an alias, because captured programs contain no
+    aliases.
     """
     op = lookup(name)
     return None if op is None or refusal(op) or canonical(op) is not op else op
 
 
 def why_no_op(name: str) -> str:
-    """Returns the reason why `find_op` returns None for a name."""
+    """Returns an error message that explains why `find_op` returns None for a name."""
     op = lookup(name)
     if op is None:
         return f"unknown op {name}"
@@ -62,11 +62,11 @@ def is_returned(node: Node) -> bool:
 
 
 def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
-    """Returns whether an op gives the same result for the same arguments and mutates nothing.
+    """Returns whether an op is a pure function of its arguments: not random, and without in-place writes.
 
     Args:
         op: the op.
-        value: the op's result on fake tensors. If the result's sizes depend on data, the op counts as not repeatable.
+        value: the op's result on fake tensors. Returns False if a size of the result depends on data.
     """
     return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)
 
@@ -86,7 +86,7 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 def nodes_in(value: Any) -> Iterator[Node]:
-    """Yields the nodes in an argument, including those in lists."""
+    """Yields the nodes in an argument, including the nodes in nested lists and tuples."""
     if isinstance(value, Node):
         yield value
     elif isinstance(value, list | tuple):
@@ -95,7 +95,7 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def facts_of(node: Node) -> Facts:
-    """Returns the known properties of the op that a node calls."""
+    """Returns the properties of the op that a node calls; see `aten.Facts`."""
     assert isinstance(node.target, torch._ops.OpOverload)
     return facts(node.target)
 
@@ -119,7 +119,7 @@ def written(node: Node) -> Iterator[Node]:
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """Replaces every node in an argument with the result of `change`."""
+    """Returns an argument with every node in it, also in lists, replaced by the result of `change`."""
     if isinstance(value, Node):
         return change(value)
     if isinstance(value, list | tuple):
@@ -128,9 +128,10 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
-    """Returns whether an op removes an axis at size 1, but keeps the axis at the other sizes in the axis's range.
+    """Returns whether a node is a squeeze of an axis whose declared range contains 1.
 
-    torch.export assumes that every size is at least 2, so the recorded shapes keep the axis.
+    Such a squeeze removes the axis if its size is 1 and keeps the axis otherwise. The shapes in the graph always keep
+    the axis, because torch.export assumes that every size is at least 2.
     """
     if not is_call(node) or not op_name(node.target).startswith("aten.squeeze."):
         return False
@@ -141,16 +142,16 @@ def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
 
 
 def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
-    """Finds the values that, because of a squeeze, have fewer axes than the graph records if a size is 1.
+    """Finds the nodes whose rank depends on a squeeze: if a size is 1, they have fewer axes than the graph records.
 
     Returns:
-        A map from each such value to the node that determines the value's shape. Two values with the same node have the
-        same shape; values with different nodes may have different shapes.
+        A map from each such node to the node that determines its shape. Two nodes that map to the same node have the
+        same shape; two nodes that map to different nodes may have different shapes.
     """
     found: dict[Node, Node] = {}
     for node in graph.nodes:
         given = node.all_input_nodes
-        if op_name(node.target) in _RESHAPES:  # the given shape decides, not the shape of the operand
+        if op_name(node.target) in _RESHAPES:  # the shape argument decides, not the shape of the operand
             given = [one for one in given if one is not node.args[0]]
         deciding = {found.get(one) for one in given if _is_symbolic(one.meta.get("val"))}
         if may_squeeze(node, ranges) or len(deciding) > 1:
@@ -169,7 +170,10 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def source_line(node: Node) -> str:
-    """Returns the model's innermost source line for a node, as `file:line in function`. Empty if unknown."""
+    """Returns the source line of the model that created a node, as `file:line in function`.
+
+    Returns the innermost line outside torch, or an empty string if the node has no stack trace.
+    """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return "{}:{} in {}".format(*own[-1]) if own else ""

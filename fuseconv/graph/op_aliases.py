@@ -1,4 +1,4 @@
-"""Replaces op aliases with one canonical op: `aten.multiply` with `aten.mul`, `aten.concat` with `aten.cat`.
+"""Replaces aliases of ops with the canonical op: `aten.multiply` with `aten.mul`, `aten.concat` with `aten.cat`.
 
 torch.export keeps the name that the model called. Rules, the TorchScript compiler and the ONNX exporter know only the
 canonical name, so aliases are replaced immediately after the capture.
@@ -86,9 +86,10 @@ _NAMES: Mapping[str, str] = {
 
 @cache
 def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """Returns the canonical op of an alias. Any other op is returned unchanged.
+    """Returns the canonical op for an alias. Returns any other op unchanged.
 
-    Among several overloads, the overload whose arguments have the same types and mutability is returned.
+    If the canonical op has several overloads, returns the overload whose arguments have the same types and mutability
+    as the alias's arguments, or the alias itself if there is no such overload.
     """
     namespace, name = op._schema.name.split("::")
     in_place = "_" if name.endswith("_") and not name.endswith("__") else ""
@@ -104,12 +105,12 @@ def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 
 def _types(op: torch._ops.OpOverload) -> list[Any]:
-    """Returns what distinguishes overloads: the type and the mutability of each argument."""
+    """Returns the type of each argument, and whether the op mutates the argument. Identifies an overload."""
     return [(str(argument.type), argument.name in facts(op).writes) for argument in op._schema.arguments]
 
 
 def name_ops_once(exported: ExportedProgram) -> None:
-    """Replaces aliases with their canonical ops in a program and in all its subgraphs, in place."""
+    """Modifies a program in place: replaces all calls of aliases, also in subgraphs, with calls of canonical ops."""
     for module in exported.graph_module.modules():
         if not isinstance(module, GraphModule):
             continue

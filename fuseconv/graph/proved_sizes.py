@@ -1,6 +1,7 @@
-"""Proves properties for all sizes in the declared ranges: equal shapes, row-major strides, comparisons.
+"""Proves properties of symbolic sizes for the whole declared range: equal shapes, row-major strides, comparisons.
 
-A proof never adds a guard. torch is imported inside the functions, so that rule files can be read without torch.
+A proof never adds a guard to the program. Each function returns False if it finds no proof. torch is imported inside
+the functions, so that rule files can be read without torch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Returns whether two shapes are equal for all values of their symbolic sizes."""
+    """Returns whether two shapes are provably equal for all values of their symbolic sizes."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return len(left) == len(right) and all(
@@ -21,13 +22,13 @@ def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _is_one_expression(one: Any, other: Any) -> bool:
-    """Returns whether two symbolic sizes are the same expression: a fast check before the slow solver."""
+    """Returns whether two symbolic sizes are the same expression. This check is faster than the solver."""
     symbolic = hasattr(one, "node") and hasattr(other, "node")
     return symbolic and bool(one.node.expr == other.node.expr)
 
 
 def row_major(fake: Any) -> bool:
-    """Returns whether the strides of a tensor are provably dense and row-major. Axes of size 1 may have any stride."""
+    """Returns whether a tensor is provably contiguous: dense and row-major. Axes of size 1 may have any stride."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     expected: Any = 1
@@ -39,14 +40,14 @@ def row_major(fake: Any) -> bool:
 
 
 def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
-    """Returns whether `left comparison right` is proved.
+    """Returns whether a comparison of `left` with `right` provably holds for all sizes.
 
     Args:
-        left: a number, text or symbolic size.
-        comparison: one of rule_text.COMPARISONS.
-        right: a number, text or symbolic size, or a list of these for `in`.
-        ranges: maps each symbolic size to its declared range. These ranges decide comparisons by order, because
-            torch.export assumes that every size is at least 2.
+        left: a number, a string or a symbolic size.
+        comparison: the operator, one of rule_text.COMPARISONS.
+        right: a number, a string or a symbolic size. A list of these if the operator is `in`.
+        ranges: maps each symbolic size to its declared range. `!=` and the order operators use these ranges, because
+            torch's own ranges assume that every size is at least 2.
     """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -63,6 +64,7 @@ def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -
 
 
 def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Returns whether a bool is true, or a SymBool is true for all sizes in the ranges."""
     import torch
     from torch.utils._sympy.value_ranges import bound_sympy
 

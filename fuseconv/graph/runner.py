@@ -1,4 +1,4 @@
-"""Runs a graph op by op."""
+"""Runs a graph node by node, with less overhead than torch's interpreter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch.fx import Interpreter, Node, map_arg
 
 
 class Runner(Interpreter):
-    """torch's interpreter without the progress bar, logs and annotated errors, which take longer than a small op."""
+    """A variant of `torch.fx.Interpreter` without the progress bar, logs and annotated errors.
+
+    These features take longer than a small op.
+    """
 
     def run(self, *operands: Any) -> Any:  # type: ignore[override]  # no options
         """Runs the graph and returns its output.

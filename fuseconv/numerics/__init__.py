@@ -1,1 +1,1 @@
-"""The fp64 reference, the tolerance table, and error statistics of an output."""
+"""Compares outputs numerically: the fp64 reference, the tolerance table, and error statistics."""

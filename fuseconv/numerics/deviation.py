@@ -1,7 +1,8 @@
-"""Computes error statistics of an output against the original and the fp64 reference, slab by slab, on its device.
+"""Computes error statistics of an output against the original's output and the fp64 reference.
 
-An output of a language model can have 2.6e8 elements, and each element needs a dozen intermediate values in float64.
-Computing slab by slab needs little memory. Computing on the output's own device needs no transfer.
+The output of a language model can have 2.6e8 elements, and the statistics need a dozen float64 intermediate values for
+each element. To limit memory, the tensors are processed in slabs of `SLAB` elements. To avoid transfers from an
+accelerator, the statistics are computed on the device that holds the output.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ SLAB = 2**20
 class Deviation:
     """Error statistics of an output.
 
-    Differences from the original are measured over the elements that are finite in the output and in the original.
-    Errors against the fp64 reference are measured over the elements that are finite in all three tensors.
+    Differences from the original's output are taken over the elements that are finite in both tensors. Errors against
+    the fp64 reference are taken over the elements that are finite in all three tensors. All statistics are 0 if there
+    are no such elements.
 
     Attributes:
-        max_abs: the largest absolute difference from the original.
-        max_rel: the largest difference relative to the original. It is 0 where the two are equal.
-        excess: the largest difference beyond `atol + rtol * |original|`. Not positive if all elements are within
-            tolerance.
-        rmse: the root-mean-square error against the fp64 reference.
-        rmse_original: the root-mean-square error of the original against the fp64 reference.
+        max_abs: the largest absolute difference from the original's output.
+        max_rel: the largest difference from the original's output divided by its magnitude. Equal elements count as 0.
+        excess: the largest value of `|output - original| - (atol + rtol * |original|)`. It is 0 or negative if all
+            elements are within tolerance.
+        rmse: the root-mean-square error of the output against the fp64 reference.
+        rmse_original: the root-mean-square error of the original's output against the fp64 reference.
         rms_fp64: the root mean square of the fp64 reference.
-        peak: the largest error against the fp64 reference.
-        peak_original: the largest error of the original against the fp64 reference.
+        peak: the largest absolute error of the output against the fp64 reference.
+        peak_original: the largest absolute error of the original's output against the fp64 reference.
         max_fp64: the largest magnitude of the fp64 reference.
-        special: whether NaN, +Inf or -Inf occurs where the original has a different value, or the reverse.
+        special: whether the output and the original's output differ in any element that is NaN or infinite in either.
     """
 
     max_abs: float = 0.0
@@ -50,14 +52,22 @@ class Deviation:
 
 
 def device_of(*tensors: torch.Tensor) -> torch.device:
-    """Returns the accelerator that holds any of the tensors, or the CPU if all tensors are on the CPU."""
+    """Returns the device of the first tensor that is on an accelerator, or the CPU if all tensors are on the CPU."""
     return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), torch.device("cpu"))
 
 
 def deviation(
     actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, *, atol: float, rtol: float
 ) -> Deviation:
-    """Computes the statistics in float64. The tensors must be real, floating and of the same shape, on any devices."""
+    """Returns the error statistics of an output, computed in float64.
+
+    Args:
+        actual: the output, a real floating-point tensor of any shape, on any device.
+        original: the original's output, with the same shape as `actual`.
+        fp64: the fp64 reference, with the same shape as `actual`.
+        atol: the absolute tolerance for `excess`.
+        rtol: the relative tolerance for `excess`.
+    """
     device = device_of(actual, original, fp64)
     slabs = zip(*(torch.split(tensor.detach().reshape(-1), SLAB) for tensor in (actual, original, fp64)), strict=True)
     figures = [
@@ -75,7 +85,13 @@ def deviation(
 
 
 def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[list[float], list[float]]:
-    """Returns the maxima and sums of a slab. Elements that are not compared count as 0."""
+    """Returns the maxima and the sums of one slab. Elements that are not finite contribute 0.
+
+    Args:
+        slab: the output, the original's output and the fp64 reference, in float64 and one-dimensional.
+        atol: the absolute tolerance for `excess`.
+        rtol: the relative tolerance for `excess`.
+    """
     actual, original, fp64 = slab
     nothing = torch.zeros((), dtype=torch.float64, device=actual.device)
     finite = actual.isfinite() & original.isfinite()

@@ -1,4 +1,4 @@
-"""Computes the fp64 reference: runs a program in float64, whatever its own dtypes are."""
+"""Computes the fp64 reference: runs a program with all floating-point values widened to float64."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _WIDE = {
 
 
 def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Runs `program` with every floating tensor and every floating dtype argument widened to float64.
+    """Runs a program in float64 and returns its outputs.
 
-    Each weight is widened only when an op uses it, so only the activations need additional memory.
+    All floating-point tensors and all dtype arguments are widened to float64, and complex ones to complex128. A weight
+    is widened only while an op uses it, so that only the activations need additional memory.
 
     Args:
         program: the original program.
         inputs: one tensor per contract input, in the dtypes of the contract.
 
     Returns:
-        The outputs. Floating outputs are float64, complex outputs complex128.
+        The leaves of the output. Floating-point outputs are float64, complex outputs complex128.
     """
     module = program.exported.module(check_guards=False)
     with torch.no_grad():
@@ -49,18 +50,18 @@ def interpret_in_float64(
     graph: Graph | None = None,
     shaken: torch.Generator | None = None,
 ) -> list[Any]:
-    """Runs a graph of ATen ops with all floating values widened to float64. Gradients flow if they are enabled.
+    """Runs a graph of ATen ops in float64 and returns its outputs. Gradients flow if they are enabled.
 
     Args:
-        module: the module that holds the attributes of the graph.
+        module: the module that contains the parameters, buffers and subgraphs of the graph.
         operands: the values of the placeholders, in order.
-        graph: the graph. Default: the module's graph.
-        shaken: a random generator. If given, every operand and every result is randomly moved up or down by one
-            rounding error of the dtype that it has in the program. The resulting change of the output shows how
-            well-conditioned the output is.
+        graph: the graph. None for the module's graph.
+        shaken: a random generator, or None. If given, every floating-point value in the graph is multiplied by 1 + eps
+            or 1 - eps, chosen at random, where eps is the machine epsilon of the value's dtype in the program. The
+            resulting change of the output shows how well-conditioned the output is.
 
     Returns:
-        The leaves of the output. Floating tensors are float64.
+        The leaves of the output. Floating-point tensors are float64.
     """
     interpreter = _Float64(module, graph=graph) if shaken is None else _Shaken(module, graph, shaken)
     with _default_dtype(torch.float64):
@@ -68,20 +69,20 @@ def interpret_in_float64(
 
 
 class _Float64(Runner):
-    """An interpreter that widens the operands of every op, so that an op's defaults cannot narrow a value."""
+    """An interpreter that widens the operands and the dtype arguments of every op before it calls the op."""
 
     def run_node(self, n: Node) -> Any:
         if n.op != "call_function":
             return super().run_node(n)
         if not draws(n) or any(written(n)):  # an in-place op must not get a copy of its operand
             return self._widened(n)
-        # A kernel's random numbers depend on its dtype, so this op runs in the original dtype to draw the same numbers.
+        # A kernel's random numbers depend on its dtype, so the op runs in the original dtype to get the same numbers.
         args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
         return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
 
     def _widened(self, node: Node) -> Any:
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            return None  # the op asserts dtypes, which are changed here
+            return None  # the op asserts the dtypes of the program, which differ from the widened dtypes
 
         def wide(leaf: Any) -> Any:
             value = self.env[leaf] if isinstance(leaf, Node) else leaf
@@ -94,7 +95,10 @@ class _Float64(Runner):
 
 
 class _Shaken(_Float64):
-    """An interpreter that moves every floating result by one rounding error of its dtype in the program."""
+    """An interpreter that perturbs every floating-point value by a relative error of plus or minus eps.
+
+    eps is the machine epsilon of the dtype that the value has in the program.
+    """
 
     def __init__(self, module: torch.nn.Module, graph: Graph | None, generator: torch.Generator) -> None:
         super().__init__(module, graph=graph)
@@ -110,12 +114,13 @@ class _Shaken(_Float64):
 
 
 def _dtype_of(node: Node) -> torch.dtype | None:
-    """Returns the floating dtype of a node's value in the program, if known."""
+    """Returns the floating-point dtype of a node's value in the program. None for other values, or if unknown."""
     captured = node.meta.get("val")
     return captured.dtype if isinstance(captured, torch.Tensor) and captured.is_floating_point() else None
 
 
 def _as_captured(value: Any, node: Node) -> Any:
+    """Returns a tensor converted to the dtype that the node has in the program. Returns other values unchanged."""
     captured = node.meta.get("val")
     return value.to(captured.dtype) if isinstance(value, torch.Tensor) and captured is not None else value
 
@@ -127,7 +132,11 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Computes grouped matrix products. `offs` gives the end of each group in `a`, in `b`, or along the summed axis."""
+    """Computes `torch._grouped_mm` with ordinary matrix products, one per group.
+
+    `offs` contains the end index of each group: among the rows of `a`, among the columns of `b`, or along the summed
+    axis if both are matrices. Without `offs`, the result is the batched product of `a` and `b`.
+    """
     ends = [] if offs is None else [0, *offs.tolist()]
     groups = [slice(first, last) for first, last in pairwise(ends)]
     if offs is None:
@@ -144,22 +153,23 @@ def _grouped_mm(
 
 
 _NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
-"""Ops without a float64 kernel. Each maps to a function that computes the op with other ops."""
+"""Maps each op without a float64 kernel to a function that computes the same result with other ops."""
 
 
 def _widen(value: Any) -> Any:
+    """Returns a floating-point tensor, a dtype or a subgraph widened to float64. Returns other values unchanged."""
     if isinstance(value, torch.dtype):
         return _WIDE.get(value, value)
     if isinstance(value, torch.Tensor) and value.dtype in _WIDE:
         return value.to(_WIDE[value.dtype])
-    if isinstance(value, GraphModule):  # the body of a region, such as no_grad or a branch
+    if isinstance(value, GraphModule):  # the subgraph of a higher-order op, such as a no_grad region or a branch
         return _Float64(value).run
     return value
 
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Sets torch's default dtype, which factories without a dtype argument use."""
+    """Sets torch's default dtype within the block. Factory functions without a dtype argument use this dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -1,9 +1,9 @@
-"""The tolerance table, and the comparison of an output with the original and with the fp64 reference.
+"""Defines the tolerance of each dtype, and compares an output with the original's output and with the fp64 reference.
 
-An output passes in one of two ways: it is `allclose` to the original at the defaults of torch.testing, or its error
-against the fp64 reference is about as small as the original's error. The second way is needed because a fused kernel
-rounds less often than the kernels that it replaces, so its output may differ from the original and still be more
-accurate. docs/numerics.md derives the values.
+An output passes in one of two ways. Either it is `allclose` to the original's output with the default tolerances of
+torch.testing, or its error against the fp64 reference is at most a small multiple of the original's error. The second
+way is needed because a fused kernel rounds less often than the kernels that it replaces: its output may differ from the
+original's and still be more accurate. docs/numerics.md derives the values.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class Tolerance:
     """The tolerance of a dtype.
 
     Attributes:
-        rtol: the relative tolerance of the `allclose` test against the original.
-        atol: the absolute tolerance for values with a root mean square of 1 or more. It is scaled down for smaller
-            values.
-        factor: the largest allowed ratio of an output's root-mean-square error to the original's.
+        rtol: the relative tolerance of the `allclose` test against the original's output.
+        atol: the absolute tolerance of this test. If the root mean square of the fp64 reference is below 1, the
+            absolute tolerance is multiplied by it.
+        factor: the largest allowed ratio of the output's root-mean-square error to the original's. Both errors are
+            measured against the fp64 reference.
     """
 
     rtol: float
@@ -35,10 +36,10 @@ class Tolerance:
     factor: float
 
 
-# rtol and atol are the defaults of torch.testing.assert_close: the tolerances for PyTorch's own kernels.
-# The factor is 2 because two correct roundings of a value may lie on opposite sides of it, so two exact kernels that
-# only sum in a different order differ by about their own error. The 16-bit types get a factor of 3, because they have
-# so few bits that one rounding more or less changes the error by a large part.
+# rtol and atol are the defaults of torch.testing.assert_close, with which PyTorch's own kernels are tested.
+# The factor is 2 because two correct roundings of a value may lie on opposite sides of it: two kernels that only sum in a
+# different order differ by about as much as each differs from the exact result. The 16-bit dtypes have a factor of 3,
+# because they have so few mantissa bits that one additional rounding changes the error considerably.
 TOLERANCES: Mapping[torch.dtype, Tolerance] = {
     torch.float64: Tolerance(1e-7, 1e-7, 2),
     torch.float32: Tolerance(1.3e-6, 1e-5, 2),
@@ -49,34 +50,38 @@ TOLERANCES: Mapping[torch.dtype, Tolerance] = {
 }
 
 SMALL = 1024
-"""Outputs with fewer elements get `SMALL_FACTOR`, because the root mean square of only a few errors varies strongly."""
+"""For outputs with fewer elements than this, the factor is at least `SMALL_FACTOR`, because the root mean square of only
+a few errors varies strongly."""
 
 SMALL_FACTOR = 3.0
 
 PEAK = 4.0
-"""The largest error may be `PEAK` times `factor` times the original's largest error. This catches a single wrong
-element, for example at the edge of a tile, which a mean over a million elements would hide."""
+"""The output's largest error may be at most `PEAK` times `factor` times the original's largest error. This limit catches
+a single wrong element, for example at the edge of a tile, which a mean over a million elements would hide."""
 
 FLOOR = 1.0
-"""Errors below `FLOOR` * eps * rms(reference), that is, two roundings of the result, always pass. The original's error
-can be zero by coincidence, if all its values are representable, and then no multiple of this error allows anything."""
+"""The root-mean-square error may always be `FLOOR` * eps * rms(reference), which is two roundings of the result. This
+floor is needed because the original's error is zero if all its values happen to be exactly representable, and a multiple
+of zero would allow no error at all."""
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Returns the tolerance table for the manifest, as plain JSON values by short dtype name."""
+    """Returns the tolerance table as JSON values for the manifest. Maps each short dtype name to its tolerance."""
     return {SHORT_DTYPES[str(dtype)]: asdict(tolerance) for dtype, tolerance in TOLERANCES.items()}
 
 
 @dataclass(frozen=True)
 class Row:
-    """The comparison of one output.
+    """The result of comparing one output with the original's output and with the fp64 reference.
+
+    All statistics are NaN if the output cannot be compared.
 
     Attributes:
         ok: whether the output passes.
-        max_abs: the largest absolute difference from the original, over the elements that are finite in both.
-        max_rel: the largest relative difference from the original, over the same elements.
-        rmse_vs_fp64: the root mean square of the difference from the fp64 reference.
-        rmse_original_vs_fp64: the root mean square of the original's difference from the fp64 reference.
+        max_abs: the largest absolute difference from the original's output, over the elements that are finite in both.
+        max_rel: the largest difference from the original's output relative to its magnitude, over the same elements.
+        rmse_vs_fp64: the root-mean-square error of the output against the fp64 reference.
+        rmse_original_vs_fp64: the root-mean-square error of the original's output against the fp64 reference.
         reason: why the output fails. Empty if it passes.
     """
 
@@ -88,7 +93,7 @@ class Row:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the row as plain JSON values. A statistic that could not be computed is null."""
+        """Returns the row as JSON values by attribute name. A statistic that is NaN or infinite becomes null."""
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in asdict(self).items()
@@ -103,17 +108,18 @@ def compare(
     may_overflow: bool = False,
     fp64_only: bool = False,
 ) -> Row:
-    """Compares `actual` with the output of the original and with the fp64 reference.
+    """Compares an output with the original's output and with the fp64 reference.
 
     Args:
-        actual: the output under test.
-        original: the output of the original model, in its own dtype.
-        fp64: the output of the original in float64 (complex128). It may have any dtype if `original` is not floating.
-        may_overflow: whether the inputs are at the limits of their dtype. If so, the comparison ignores elements for
-            which fewer than half of the original's digits are right, because an intermediate value overflowed or
-            underflowed.
-        fp64_only: whether only the error against the fp64 reference decides, even if the output is close to the
-            original.
+        actual: the output under test, of any shape.
+        original: the output of the original model, in the model's own dtype.
+        fp64: the fp64 reference: the output of the original model computed in float64 (complex128 for a complex
+            output). Ignored if `original` is integer or bool, because such outputs must be equal.
+        may_overflow: whether the inputs are at the limits of their dtype, where intermediate values overflow or
+            underflow. If so, the comparison ignores elements for which fewer than half of the original's digits are
+            correct.
+        fp64_only: whether the output must pass by its error against the fp64 reference, even if it is `allclose` to the
+            original's output.
     """
     if actual.dtype != original.dtype:
         return incomparable(f"dtype {actual.dtype}, but the original has {original.dtype}")
@@ -129,7 +135,10 @@ def compare(
 
 
 def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns `actual`, with the original's elements where the original misses half of a finite reference's digits."""
+    """Returns `actual` with the elements replaced by the original's where the original is inaccurate.
+
+    The original is inaccurate where fewer than half of its digits agree with a reference value in the dtype's range.
+    """
     device, info = device_of(actual, original, fp64), torch.finfo(original.dtype)
     actual, original, fp64 = (tensor.detach().to(device) for tensor in (actual, original, fp64))
     right = (original.to(torch.float64) - fp64).abs() <= fp64.abs() * math.sqrt(info.eps) + info.tiny
@@ -137,9 +146,10 @@ def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Te
 
 
 def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns the original, with infinity where only the original is NaN and the reference exceeds the dtype's range.
+    """Returns the original with some NaN elements replaced by infinity.
 
-    On some processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
+    An element is replaced if `actual` is not NaN there and the reference is infinite when rounded to the dtype. On some
+    processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
     """
     device = device_of(actual, original, fp64)
     if not bool(original.isnan().any()):
@@ -150,12 +160,12 @@ def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, fp64: torch
 
 
 def incomparable(reason: str) -> Row:
-    """Returns the row of an output that cannot be compared."""
+    """Returns a failing row, without statistics, for an output that cannot be compared."""
     return Row(False, math.nan, math.nan, math.nan, math.nan, reason)
 
 
 def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
-    """Compares integers and booleans, which have no rounding error: they must be equal."""
+    """Compares integer or bool outputs, which must be equal, because they have no rounding error."""
     actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     wrong = actual != original
     if not wrong.any():
@@ -167,8 +177,9 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 
 
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, fp64_only: bool) -> Row:
+    """Compares real floating-point outputs of the same shape and dtype, first with the original's output."""
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
-    eps, least = info.eps, info.eps * info.tiny  # the smallest number of the dtype
+    eps, least = info.eps, info.eps * info.tiny  # the smallest positive (subnormal) number of the dtype
     found = deviation(actual, original, fp64, atol=tolerance.atol, rtol=tolerance.rtol)
     if (scale := _scale(found)) < 1:
         found = deviation(actual, original, fp64, atol=tolerance.atol * scale, rtol=tolerance.rtol)
@@ -190,17 +201,21 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Te
 
 
 def _scale(found: Deviation) -> float:
-    """Returns the scale of the absolute tolerance, so that outputs of 1e-7 are compared as strictly as outputs of 1.
+    """Returns the factor by which the absolute tolerance is multiplied: rms(reference), but at most 1.
 
-    If the original has no correct digit, as in a gradient that cancels, or if the reference is zero everywhere, the
-    output consists of rounding errors and has no scale of its own. The scale is then 1.
+    With this factor, outputs of 1e-7 are compared as strictly as outputs of 1. The factor is 1 if the original has no
+    correct digit, as in a gradient whose terms cancel, or if the reference is zero everywhere: such an output consists
+    of rounding errors only and has no scale of its own.
     """
     has_digits = found.rmse_original < found.rms_fp64 / 2
     return min(found.rms_fp64, 1.0) if has_digits else 1.0
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
-    """Describes which of NaN, +Inf and -Inf occurs at other positions than in the original. Empty if none does."""
+    """Returns a message for the first of NaN, +Inf and -Inf that occurs at other positions than in the original.
+
+    Returns an empty string if all three occur at the same positions.
+    """
     actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     for name, of in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         found, expected = of(actual), of(original)
@@ -210,9 +225,11 @@ def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
 
 
 def _max(values: torch.Tensor) -> float:
-    values = values[~values.isnan()]  # 0/0, where both are zero, is no relative difference
+    """Returns the largest value other than NaN, or 0 if there is none."""
+    values = values[~values.isnan()]  # a relative difference of 0/0 is no difference
     return float(values.max()) if values.numel() else 0.0
 
 
 def _rms(values: torch.Tensor) -> float:
+    """Returns the root mean square of the values, or 0 if there are none."""
     return float(values.square().mean().sqrt()) if values.numel() else 0.0

@@ -1,7 +1,8 @@
-"""Finds which sizes within the contract a failing program accepts, by running the program at different sizes.
+"""Finds which sizes within its contract a failing program accepts, by running the program at different sizes.
 
-torch.export checks a range of sizes against the shapes in the model, but not against the model's weights: a table of
-512 positions can be captured for 1024 positions, and looking up the last position fails at run time.
+torch.export checks a range of sizes against the shapes in the model, but not against lookups in the model's weights. A
+model with a table of 512 positions can be captured for 1024 positions, and then fails at run time when it looks up a
+position above 511.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from fuseconv.graph.nodes import source_line
 from fuseconv.sizes.taken_sizes import taken_range
 
 Runs = Callable[..., Any]
-"""A module, or another callable that takes the tensors of a call."""
+"""A module, or another callable that takes one tensor per input."""
 
 
 def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Runs a captured program or the original and returns the leaves of its output.
+    """Runs a captured program or the original model, and returns the leaves of its output.
+
+    If the call fails, other sizes within the contract are tried with random inputs to explain the failure. An
+    out-of-memory error is raised unchanged.
 
     Args:
-        module: the module of an exported program, or the original.
+        module: the module of an exported program, or the original model.
         contract: the contract of the module.
-        inputs: one tensor per contract input, of sizes within the contract.
+        inputs: one tensor per contract input, with sizes within the contract.
 
     Raises:
-        UnsupportedError: the module fails at these sizes but runs at other sizes. The error names the sizes.
-        UsageError: the module fails at all sizes that are tried, on random inputs for the contract.
+        UnsupportedError: the module fails at these sizes but runs at others, or fails with a GPU error. The error names
+            the failing sizes and, if known, the sizes that work.
+        UsageError: the module fails at all sizes that were tried.
     """
     try:
         return _run(module, inputs)
@@ -56,6 +61,7 @@ def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, 
 
 
 def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
+    """Returns the error to raise for a failing call, after it has tried other sizes."""
     why = f"{type(error).__name__}: {first_line(error)}"
     at = sizes_text(_sizes(contract, inputs))
     if isinstance(error, torch.AcceleratorError):  # CUDA is unusable in this process after this error
@@ -95,17 +101,17 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message."""
+    """Returns the first line of an error's message that is not blank, or a fixed text if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "the error has no message")
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Returns the text of sizes for messages: `batch = 1, seq = 2`."""
+    """Formats sizes for a message: `batch = 1, seq = 2`."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def _some(contract: Contract) -> Iterator[dict[str, int]]:
-    """Yields sizes to start with: first small distinct sizes, then about the same size for all dims."""
+    """Yields combinations of sizes: the example sizes first, then about the same power of two for all dims."""
     yield example_sizes(contract)
     dims = contract.dims()
     for exponent in range(1, LARGEST.bit_length() if dims else 0):
@@ -113,7 +119,7 @@ def _some(contract: Contract) -> Iterator[dict[str, int]]:
 
 
 def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
-    """Returns the sizes of the symbolic dims in a call."""
+    """Returns the size of each symbolic dim of the contract in the given inputs, by the name of the dim."""
     return {
         size.name: length
         for spec, tensor in zip(contract.inputs, inputs, strict=True)
@@ -123,7 +129,7 @@ def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]
 
 
 class _Followed(Interpreter):
-    """An interpreter that records the node that is running."""
+    """An interpreter that records the current node in `node`."""
 
     node: Node | None = None
 
@@ -133,7 +139,7 @@ class _Followed(Interpreter):
 
 
 def _failing_line(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> str:
-    """Runs the ops one by one, and returns the source line of the op that raises an error. Empty if no op does."""
+    """Runs the graph op by op, and returns the source line of the op that fails. Empty if no op fails."""
     followed = _Followed(module)
     try:
         with torch.no_grad():

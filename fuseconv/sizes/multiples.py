@@ -1,8 +1,9 @@
-"""Handles dims with a step, `height:32..512:32`: finds a model's steps, exports the dims, and checks the program.
+"""Handles dims with a step, such as `height:32..512:32`, of which only multiples of the step are valid.
 
-torch.export raises an error if a model constrains a dim. But if the dim is a number times another dim, torch.export
-silently narrows the other dim and keeps the branch that the example takes (torch 2.13). Therefore the guards that
-torch.export records are checked here.
+The functions find the steps that a model needs, express a dim with a step for torch.export, and check the exported
+program. The check is needed because of a gap in torch.export (torch 2.13). It raises an error if a model constrains a
+plain dim. But a dim with a step is exported as the step times another dim, and torch.export silently narrows this other
+dim and keeps the branch that the example takes. Therefore the recorded guards are checked here.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
 
 ENUMERATED = 1 << 14
-"""The maximum number of sizes of a dim that are checked one by one if algebra does not decide."""
+"""The maximum number of sizes of a dim that are checked one by one if its guards cannot be decided symbolically."""
 
 TRIED = (
     *(2, 4, 8, 16, 32, 64, 128),
     *(3, 6, 12, 24, 48, 96, 5, 10, 20, 40, 80, 160, 320, 7, 14, 28, 56, 112, 224),
 )
-"""The steps that `accepted` tries. They come from downsampling, patches, audio frames, and windows of seven."""
+"""The steps that `accepted` tries, in this order. They are typical of downsampling, patches, audio frames, and windows
+of seven."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
 
@@ -37,10 +39,11 @@ class NarrowedError(Exception):
 
     Attributes:
         dim: the dim of the contract.
-        kept: the dim with only the supported sizes. None if these are not the multiples of a number in a range.
-        other: the dim with the largest range of sizes that the model treats alike, but not like the example. None if
-            there is no such range.
-        equal: the name of another dim that always has the same size, or None.
+        kept: the dim restricted to the supported sizes. None if the supported sizes are not all multiples of a step
+            within a range.
+        other: the dim restricted to the longest range of sizes for which the model takes one branch, different from the
+            branch that the example takes. None if there is no such range.
+        equal: the name of another dim that must have the same size in this program, or None.
     """
 
     def __init__(self, dim: Dim, kept: Dim | None, other: Dim | None, equal: str | None) -> None:
@@ -52,16 +55,17 @@ class NarrowedError(Exception):
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
-    """Finds steps with which a model runs, if it does not run with the contract.
+    """Finds steps for the dims of a contract with which a model runs, for a model that fails without these steps.
 
-    Tries one step for all dims first, then a smaller step for each dim.
+    First finds one step with which the model runs if all dims use it. Then reduces the step of each dim, one dim after
+    the other, to the smallest step with which the model still runs.
 
     Args:
         contract: the contract with the requested dims.
-        runs: returns whether the model accepts tensors of a contract's example sizes.
+        runs: a function that returns whether the model accepts tensors with the example sizes of a contract.
 
     Returns:
-        The dims that must change, each with its new step. Empty if no step in `TRIED` works.
+        The dims that need a step above 1, with this step. Empty if the model runs with no step in `TRIED`.
     """
     names = list(contract.dims())
     step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)
@@ -83,21 +87,24 @@ def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
 
 
 def exported_as(dim: Dim) -> Any:
-    """Returns torch's dim. For a dim with a step, the result is the step times another dim of torch."""
+    """Returns the `torch.export.Dim` for a dim, or the step times another `torch.export.Dim` if the dim has a step."""
     if dim.step == 1:
         return torch.export.Dim(dim.name, min=dim.min, max=dim.max)
     return dim.step * torch.export.Dim(f"_{dim.name}", min=dim.min // dim.step, max=dim.max // dim.step)
 
 
 def check(exported: ExportedProgram, contract: Contract) -> None:
-    """Checks that a program supports every size of its contract's dims with a step.
+    """Checks that a program supports every size of the dims that have a step.
 
-    The program's placeholders must have the names of the contract. The size of one step is not checked here, because
-    torch excludes sizes of 1; the parity tests cover this size. Guards on several dims are not checked here either; see
-    `size_guards`.
+    The size that equals the step is not checked, because its quotient by the step is 1, which torch.export excludes.
+    The parity tests cover this size. `size_guards` checks guards on several dims.
+
+    Args:
+        exported: the program. Its placeholders must have the input names of the contract.
+        contract: the contract with the dims.
 
     Raises:
-        NarrowedError: the program does not support every size.
+        NarrowedError: the program does not support every size of a dim.
     """
     sizes = sizes_of_dims(exported, contract)
     for dim in contract.dims().values():
@@ -106,7 +113,10 @@ def check(exported: ExportedProgram, contract: Contract) -> None:
 
 
 def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, Any]:
-    """Returns the symbolic size (SymNode) of each dim. Placeholders must have the names of the contract."""
+    """Returns the symbolic size (SymNode) of each dim by the dim's name.
+
+    The program's placeholders must have the input names of the contract.
+    """
     placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
     return {
         dim.name: size.node
@@ -117,10 +127,10 @@ def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, An
 
 
 def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
-    """Returns whether a guard always holds, according to the ranges of its parts.
+    """Returns whether a guard provably holds for all values of its symbols in their ranges.
 
-    A value below its modulus equals its remainder, and a minimum equals the operand that is never greater than the
-    others.
+    Before the bounds of the guard are computed, it is simplified: `x mod m` becomes x if 0 <= x < m always holds, and a
+    minimum or maximum becomes the operand that always decides it.
     """
 
     def reduced(remainder: Any) -> Any:
@@ -141,6 +151,7 @@ def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> 
 
 
 def _check(dim: Dim, sizes: dict[str, Any]) -> None:
+    """Raises `NarrowedError` if a guard on this dim alone, or another step, excludes a size of the dim."""
     environment, expression = sizes[dim.name].shape_env, sizes[dim.name].expr
     equal = next((name for name, other in sizes.items() if other.expr == expression and name != dim.name), None)
     step, symbol = expression.as_coeff_Mul()
@@ -168,7 +179,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
 
 
 def _of(dim: Dim, sizes: Sequence[int]) -> Dim | None:
-    """Returns the dim with exactly these sizes. None if they are not all multiples of a number in a range."""
+    """Returns the dim restricted to exactly the given sizes. None if they are not all multiples of a step."""
     step = math.gcd(*sizes)
     every = list(sizes) == list(range(sizes[0], sizes[-1] + 1, step))
     return Dim(dim.name, sizes[0], sizes[-1], step) if every else None

@@ -1,6 +1,6 @@
-"""Finds the integers in a model's source, because the model may compare its sizes with these integers.
+"""Collects the integers in a model's code. The model may compare its sizes with these integers and branch.
 
-The byte code of `forward`, of the functions that `forward` calls, and of the submodules is read. Nothing is run.
+The byte code of the `forward` of each module, and of the functions that it calls, is read. Nothing is run.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import torch
 
 LARGEST_NAMED = 4096
-"""Larger numbers are not tried as sizes."""
+"""The largest integer that is collected."""
 
 MOST_FUNCTIONS = 256
-"""The maximum number of functions that are read."""
+"""The maximum number of functions whose byte code is read."""
 
 _LIBRARIES = ("torch", "builtins")
 
 
 def named_sizes(module: torch.nn.Module) -> list[int]:
-    """Returns the distinct integers in a model's source. Integers in comparisons come first.
+    """Returns the distinct integers from 0 to `LARGEST_NAMED` in a model's code. Integers in comparisons come first.
 
     Args:
-        module: the model. torch's own classes are skipped.
+        module: the model. The code of torch and of Python's built-ins is skipped.
     """
     compared: dict[int, None] = {}
     others: dict[int, None] = {}
@@ -50,6 +50,7 @@ def _numbers(value: Any) -> Iterator[int]:
 
 
 def _is_within(place: Any, span: Any) -> bool:
+    """Returns whether a source position lies within another. False if the line or column of either is unknown."""
     if place is None or span is None or None in (*place, *span):
         return False
     first, last = (place.lineno, place.col_offset), (place.end_lineno, place.end_col_offset)
@@ -57,7 +58,7 @@ def _is_within(place: Any, span: Any) -> bool:
 
 
 def _codes(module: torch.nn.Module) -> Iterator[CodeType]:
-    """Yields the code of every `forward` and of the functions that it calls by name, breadth-first."""
+    """Yields the code of each `forward` and of the functions and methods that the code names, breadth-first."""
     waiting: list[Callable[..., Any]] = []
     for part in module.modules():
         forward = getattr(part, "forward", None)

@@ -1,9 +1,9 @@
-"""Finds sizes at which a captured program may differ from the model.
+"""Finds sizes within the contract that violate a guard of the captured program, where it may differ from the model.
 
-torch.export records its assumptions about sizes as guards, such as `height * width < 1000` if the model tests this
-condition. torch.export checks a guard on one dim against the range of the dim. It does not check a guard on several
-dims, and the program keeps the branch that the example takes (torch 2.13). Therefore this module searches for sizes
-that violate such guards, and the program is compared with the model at these sizes.
+torch.export records its assumptions about sizes as guards. For example, it records `height * width < 1000` if the model
+branches on this condition. torch.export checks a guard on one dim against the range of the dim. It does not check a
+guard on several dims, and the program contains only the branch that the example takes (torch 2.13). Therefore this
+module searches for sizes that violate such guards, and the program is compared with the model at these sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.sizes.multiples import always, sizes_of_dims
 
 POINTS = 128
-"""The number of combinations of sizes that are checked in addition to the ends of the ranges."""
+"""The number of random combinations of sizes that are checked, and the maximum number of combinations of range ends."""
 
 FARTHEST = 1024
 """The largest size that is checked, unless the minimum of the dim is larger."""
@@ -31,12 +31,12 @@ FARTHEST = 1024
 
 @dataclass(frozen=True)
 class Suspect:
-    """Sizes that violate a guard.
+    """A combination of sizes that violates a guard.
 
     Attributes:
-        sizes: the size of every dim of the contract.
-        guard: the violated guard, in terms of the dims of the contract.
-        dims: the dims in the guard.
+        sizes: the size of each dim of the contract, by name.
+        guard: the violated guard as text, with the names of the dims.
+        dims: the names of the dims that occur in the guard.
     """
 
     sizes: Mapping[str, int]
@@ -45,14 +45,15 @@ class Suspect:
 
 
 def suspects(exported: ExportedProgram, contract: Contract) -> list[Suspect]:
-    """Finds sizes within the contract that violate guards on several dims. Each guard is violated by one result.
+    """Returns combinations of sizes within the contract that violate guards on several dims.
 
-    Guards that no checked combination of sizes violates have no result. Guards that a product of sizes is not 1, which
-    torch adds where it does not broadcast, are ignored.
+    A combination may violate several guards at once; each guard is covered by at most one result. A guard that no
+    checked combination violates is covered by none. Guards of the form `product != 1`, which torch adds where it does
+    not broadcast, are ignored.
 
     Args:
-        exported: the program. Its placeholders must have the names of the contract.
-        contract: the dims.
+        exported: the program. Its placeholders must have the input names of the contract.
+        contract: the contract with the dims.
     """
     sizes = sizes_of_dims(exported, contract)
     if len(sizes) < 2:
@@ -86,7 +87,7 @@ def _is_broadcast(guard: sympy.Basic) -> bool:
 
 
 def _points(dims: Sequence[Dim]) -> Iterator[dict[str, int]]:
-    """Yields combinations of sizes: the ends of the ranges, then random sizes, which are preferably small."""
+    """Yields combinations of sizes: the ends of the ranges, then log-uniform random sizes between the ends."""
     lows = {dim.name: dim.allowed(max(dim.min, 2 * dim.step)) for dim in dims}
     highs = {dim.name: max(dim.allowed(FARTHEST), lows[dim.name]) for dim in dims}
     for ends in itertools.islice(itertools.product((lows, highs), repeat=len(dims)), POINTS):

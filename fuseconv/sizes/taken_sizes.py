@@ -1,4 +1,4 @@
-"""Finds the sizes of a dim that a call accepts, by trying different sizes."""
+"""Finds the range of sizes of a dim that a model accepts, by bisection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from fuseconv.contract.inputs import LARGEST
 
 
 def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
-    """Returns the smallest and the largest accepted size of a dim, with the other sizes as in `taken`.
+    """Returns the smallest and the largest size of a dim that a model accepts while all other dims keep their sizes.
 
-    Sizes above the largest size that is tried count as accepted.
+    The accepted sizes are assumed to be one interval. If the model accepts the largest size that is tried, the result's
+    upper end is the maximum of the dim.
+
+    Args:
+        dim: the dim.
+        taken: a size for every dim. The model accepts this combination.
+        takes: a function that returns whether the model accepts a combination of sizes.
     """
 
     def one(size: int) -> bool:
@@ -23,7 +29,10 @@ def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str
 
 
 def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
-    """Finds, by bisection, the accepted size that is farthest from `taken` towards `refused`."""
+    """Returns the last accepted size on the way from `taken`, which is accepted, to `refused`, which is not.
+
+    Finds this size by bisection. `step` is the distance between valid sizes, and negative if `refused` is smaller.
+    """
     while (gap := (refused - taken) // step) > 1:
         middle = taken + gap // 2 * step
         taken, refused = (middle, refused) if takes(middle) else (taken, middle)

@@ -1,8 +1,8 @@
-"""Sizes at which a captured program is likely to differ from the model.
+"""Chooses sizes at which a captured program is likely to differ from the model.
 
-torch.export assumes that sizes are 2 or more without recording a guard, so a branch on size 1 is lost (torch 2.13).
-Therefore two kinds of sizes are tried: 0 and 1, alone and together with small sizes; and the integers in the model's
-source, with their neighbors.
+torch.export assumes that each size is at least 2 but records no guard, so the program loses a branch on size 1 (torch
+2.13). Therefore two kinds of sizes are tried: sizes of 0 and 1, in one dim or in several; and the integers in the
+model's code, together with the integers one below and one above.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from fuseconv.contract.inputs import LARGEST, example_sizes
 from fuseconv.contract.spec import Contract
 
 MOST_TOGETHER = 27
-"""The maximum number of combinations of 1, 2 and larger sizes that are tried: all combinations for three dims."""
+"""The maximum number of combinations of small and ordinary sizes that are tried. It covers all combinations of three
+sizes for three dims."""
 
 MOST_NAMED = 12
-"""The maximum number of sizes from the source, including neighbors, that are tried."""
+"""The maximum number of combinations with an integer from the model's code, or its neighbor, that are tried."""
 
 
 def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, int]]:
-    """Returns combinations of sizes, with one size per dim. Ordinary sizes come first.
+    """Returns distinct combinations of sizes to try. Each maps the name of every dim to a size within its range.
+
+    The first combination contains the example sizes of the contract.
 
     Args:
         contract: the contract with the dims.
@@ -34,7 +37,10 @@ def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, in
 
 
 def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Yields combinations of the smallest sizes: first for each dim alone, then for all dims, then for some dims."""
+    """Yields combinations with small sizes: first in one dim at a time, then in all dims, then in any of the dims.
+
+    The other dims have the ordinary sizes.
+    """
     ends = {dim.name: _smallest(dim) for dim in dims}
     for dim in dims:
         for size in ends[dim.name]:
@@ -47,12 +53,12 @@ def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[st
 
 
 def _smallest(dim: Dim) -> list[int]:
-    """Returns sizes of 0, 1 and 2 steps if the dim allows them, else its smallest size."""
+    """Returns the sizes of 1, 2 and 0 steps that are within the dim's range, or the dim's minimum if none is."""
     return [dim.step * count for count in (1, 2, 0) if dim.min <= dim.step * count <= dim.max] or [dim.min]
 
 
 def _named(contract: Contract, ordinary: dict[str, int], named: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yields combinations in which one dim has the size of an integer in `named` or of its neighbor."""
+    """Yields combinations in which one dim's size is an integer in `named`, or one more or less."""
     near = dict.fromkeys(number + offset for number in named for offset in (0, 1, -1))
     pairs = [
         {**ordinary, dim.name: size}
