@@ -37,8 +37,8 @@ class Tolerance:
 
 
 # rtol and atol are the defaults of torch.testing.assert_close, with which PyTorch's own kernels are tested.
-# The factor is 2 because two correct roundings of a value may lie on opposite sides of it: two kernels that only sum in a
-# different order differ by about as much as each differs from the exact result. The 16-bit dtypes have a factor of 3,
+# The factor is 2 because two correct roundings of a value may lie on opposite sides of it: two kernels that only sum in
+# a different order differ by about as much as each differs from the exact result. The 16-bit dtypes have a factor of 3,
 # because they have so few mantissa bits that one additional rounding changes the error considerably.
 TOLERANCES: Mapping[torch.dtype, Tolerance] = {
     torch.float64: Tolerance(1e-7, 1e-7, 2),
@@ -50,19 +50,19 @@ TOLERANCES: Mapping[torch.dtype, Tolerance] = {
 }
 
 SMALL = 1024
-"""For outputs with fewer elements than this, the factor is at least `SMALL_FACTOR`, because the root mean square of only
-a few errors varies strongly."""
+"""For outputs with fewer elements than this, the factor is at least `SMALL_FACTOR`, because the root mean square of
+only a few errors varies strongly."""
 
 SMALL_FACTOR = 3.0
 
 PEAK = 4.0
-"""The output's largest error may be at most `PEAK` times `factor` times the original's largest error. This limit catches
-a single wrong element, for example at the edge of a tile, which a mean over a million elements would hide."""
+"""The output's largest error may be at most `PEAK` times `factor` times the original's largest error. This limit
+catches a single wrong element, for example at the edge of a tile, which a mean over a million elements would hide."""
 
 FLOOR = 1.0
 """The root-mean-square error may always be `FLOOR` * eps * rms(reference), which is two roundings of the result. This
-floor is needed because the original's error is zero if all its values happen to be exactly representable, and a multiple
-of zero would allow no error at all."""
+floor is needed because the original's error is zero if all its values happen to be exactly representable, and a
+multiple of zero would allow no error at all."""
 
 
 def table() -> dict[str, dict[str, float]]:

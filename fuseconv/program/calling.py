@@ -1,4 +1,4 @@
-"""Determines whether a module takes its inputs by position or by keyword, from the parameter names of `forward`."""
+"""Decides whether each input is passed to `forward` by position or by keyword, from the names of its parameters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from fuseconv.errors import UsageError
 T = TypeVar("T")
 
 _UNNAMED = re.compile(r"input_\d+$")
-"""Matches the name that is given to a tensor which a file stores without a name."""
+"""Matches the default name of a tensor that a file stores without a name: `input_0`, `input_1` and so on."""
 
 
 def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], dict[str, T]]:
-    """Returns the positional and the keyword arguments of a call.
+    """Splits values into the positional arguments and the keyword arguments of a call.
 
     Args:
-        call: the keyword of each value, or "" for a positional value. () if all values are positional.
+        call: for each value, its keyword, or "" if the value is positional. () if all values are positional.
         values: one value per input.
+
+    Returns:
+        The positional arguments in order, and the keyword arguments by name.
     """
     if not call:
         return tuple(values), {}
@@ -29,13 +32,22 @@ def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], 
 
 
 def bound_shapes(forward: Any, call: Sequence[str], shapes: Sequence[Any]) -> dict[str, Any]:
-    """Returns dynamic shapes as torch.export expects them: by parameter name, with `*args` and `**kwargs` combined."""
+    """Returns the argument `dynamic_shapes` of torch.export for a call of `forward`.
+
+    Args:
+        forward: the `forward` of the module.
+        call: for each input, its keyword, or "" if the input is positional. () if all inputs are positional.
+        shapes: the dynamic shape of each input.
+
+    Returns:
+        The shapes by parameter name. `*args` is one tuple of shapes, and `**kwargs` one dict of shapes.
+    """
     args, kwargs = arguments(call, shapes)
     return dict(inspect.signature(forward).bind(*args, **kwargs).arguments)
 
 
 def parameters_named(names: Sequence[str]) -> tuple[inspect.Parameter, ...]:
-    """Returns required parameters with these names."""
+    """Returns a required parameter for each name, which can be passed by position or by keyword."""
     return tuple(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
 
 
@@ -47,23 +59,24 @@ def call_of(
     by_keyword: bool = False,
     in_order: bool = True,
 ) -> tuple[str, ...]:
-    """Returns how inputs with these names are passed to `forward`.
+    """Decides whether each input is passed to `forward` by position or by keyword.
 
-    Inputs are passed by keyword if their names are parameters or if `forward` accepts any keyword; otherwise by
-    position. Positional-only and keyword-only parameters are passed accordingly.
+    If all names of inputs are names of parameters, or if `forward` has a `**kwargs` parameter and all required
+    parameters are named, the inputs are passed by name. Positional-only parameters are passed by position even then.
+    Otherwise all inputs are passed by position.
 
     Args:
         names: the names of the inputs.
         parameters: the parameters of `forward`.
-        where: the source of the names, for messages.
-        by_keyword: whether inputs must have the names of parameters.
-        in_order: whether the user gave the inputs in order. A file of tensors has only names.
+        where: the source of the names, such as an option or a file, for messages.
+        by_keyword: whether the inputs must be passed by name.
+        in_order: whether the order of the inputs is the user's. False for a file that stores tensors by name only.
 
     Returns:
-        The keyword of each input, or "" for a positional input. () if all inputs are positional.
+        For each input, its keyword, or "" if the input is positional. () if all inputs are positional.
 
     Raises:
-        UsageError: `forward` takes different inputs, or only some of the names are parameters.
+        UsageError: `forward` does not accept these inputs, or only some of the names are names of parameters.
     """
     takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
     parameters = [spelled_out for one in parameters for spelled_out in _spelled_out(one)]
@@ -100,7 +113,11 @@ def call_of(
 
 
 def _spelled_out(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """Yields one parameter per keyword of `**kwargs: Unpack[T]`, with a TypedDict T, or the parameter itself."""
+    """Yields the parameters that a parameter stands for.
+
+    A parameter `**kwargs: Unpack[T]`, where T is a TypedDict, stands for one keyword-only parameter per key of T. Any
+    other parameter stands for itself.
+    """
     typed = parameter.annotation if parameter.kind == parameter.VAR_KEYWORD else None
     if get_origin(typed) is not Unpack:
         yield parameter

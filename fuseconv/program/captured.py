@@ -1,4 +1,4 @@
-"""A captured program, which each step of the pipeline passes to the next."""
+"""Defines `Program`, the captured program that each step of the pipeline passes to the next."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fuseconv.program.original import Original
 
 @dataclass(frozen=True)
 class Program:
-    """A captured model.
+    """A captured program, its contract, and the original model.
 
     Attributes:
-        exported: the program in the flat calling convention: tensors in, tensors out. Placeholders have the names of
-            the contract.
-        contract: the declared inputs and outputs. Integer inputs that index an embedding have a range. In `fuse`, the
-            contract contains only the device, because a call may pass constants and sizes such as `2 * dim + 1`, which
-            a contract cannot express. `fusing.call` defines what such a call must pass.
-        examples: one tensor per input.
-        original: the model that was captured, on the device of the contract. None in `fuse`.
-        trainable: whether the program's parameters and buffers may change and gradients flow through the program. False
-            in a conversion.
+        exported: the program. It takes a flat list of tensors and returns a flat list of tensors. Its placeholders have
+            the input names of the contract.
+        contract: the declared inputs and outputs. An integer input that indexes an embedding has a range of values. In
+            `fuse`, the contract contains only the device, because a call of `fuse` may pass constants and sizes such as
+            `2 * dim + 1`, which a contract cannot express; `fusing.call` defines the valid arguments instead.
+        examples: one example tensor per input.
+        original: the original model, on the device of the contract. None in `fuse`.
+        trainable: whether the parameters and buffers may change after the conversion and gradients flow through the
+            program. True only in `fuse`.
     """
 
     exported: ExportedProgram
@@ -37,7 +37,10 @@ class Program:
 
 
 def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:
-    """Returns the graph's symbol for each dim of the contract. For a dim with a step, the symbol means dim / step."""
+    """Returns the symbolic size in the graph for each dim of the contract, by the dim's name.
+
+    For a dim with a step, the value of the symbol is the dim's size divided by the step.
+    """
     placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
     return {
         size.name: next(iter(symbol.node.expr.free_symbols))

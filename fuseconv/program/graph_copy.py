@@ -1,4 +1,4 @@
-"""Copies a program with a different graph or different weights. The copy shares everything that does not change."""
+"""Copies programs with a different graph or different weights. A copy shares everything else with the program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fuseconv.graph.nodes import is_call, written
 
 
 def copied(graph: Graph) -> Graph:
-    """Returns a copy of a graph with the same node names."""
+    """Returns a copy of a graph in which every node has the same name as in the graph."""
     copy, nodes = Graph(), dict[Node, Node]()
     end = copy.output(copy.graph_copy(graph, nodes))
     end.meta = dict(graph.output_node().meta)
@@ -34,13 +34,13 @@ def copied(graph: Graph) -> Graph:
 
 
 def text_of(exported: ExportedProgram) -> str:
-    """Returns the graphs of a program as text, including the numbers in the graphs but not the values of weights."""
+    """Returns the text of a program's graph and subgraphs, including constants in the graphs but no weight values."""
     modules = exported.graph_module.modules()
     return "\n".join(str(module.graph) for module in modules if isinstance(module, GraphModule))
 
 
 def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
-    """Returns a copy with another graph, which must have the same placeholders and the same number of outputs."""
+    """Returns a copy of a program with another graph, which must have the same placeholders and number of outputs."""
     signature = exported.graph_signature
     returned: Any = graph.output_node().args[0]
     outputs = [
@@ -54,12 +54,14 @@ def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
 def returning(
     exported: ExportedProgram, names: Sequence[str], given: Mapping[str, Tensor] = MappingProxyType({})
 ) -> ExportedProgram:
-    """Returns a program that computes and returns only some values of a flat program.
+    """Returns a copy of a program that returns the values of the given nodes and computes nothing else.
 
     Args:
-        exported: the program. The result keeps all of its inputs, used or not, and drops weights without users.
-        names: the nodes to return, in order. The value of each node is a tensor.
-        given: the nodes that become inputs, after the existing inputs, each with an example of its value.
+        exported: the program, with flat inputs and outputs. The copy has all of its inputs, even unused ones, but none
+            of the weights that the copy does not use.
+        names: the names of the nodes to return, in order. The value of each node must be a tensor.
+        given: the names of nodes that become additional inputs, after the existing inputs. Each maps to an example
+            tensor.
     """
     graph, signature = copied(exported.graph), exported.graph_signature
     nodes = {node.name: node for node in graph.nodes}
@@ -106,15 +108,20 @@ def returning(
 
 
 def _has_effect(node: Node) -> bool:
-    """Returns whether a node without users must run.
+    """Returns whether a node must run even if it has no users, because it has a side effect.
 
-    torch's `is_impure` alone is also true for ops that may draw random numbers, such as attention.
+    torch's `is_impure` alone does not decide this: it is also true for ops that may generate random numbers, such as
+    attention.
     """
     return node.is_impure() and (not is_call(node) or any(written(node)))
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
-    """Adds a placeholder, and makes all users of a node use the placeholder instead."""
+    """Adds a placeholder after the existing placeholders, and makes all users of a node use the placeholder instead.
+
+    Returns:
+        The placeholder.
+    """
     with graph.inserting_after(list(graph.find_nodes(op="placeholder"))[-1]):
         given = graph.placeholder(f"{node.name}_given")
     given.meta["val"] = node.meta["val"]
@@ -123,12 +130,12 @@ def _as_input(graph: Graph, node: Node) -> Node:
 
 
 def with_weights(exported: ExportedProgram, changed: Mapping[str, Any], kept: Collection[str] = ()) -> ExportedProgram:
-    """Returns a copy in which some weights are replaced with tensors of the same shapes and dtypes.
+    """Returns a copy of a program in which some weights are replaced.
 
     Args:
         exported: the program.
-        changed: the new tensors, by the names of the parameters, buffers and constants.
-        kept: the constants that become persistent buffers, so that `load_state_dict` can set them.
+        changed: maps the names of parameters, buffers and constants to new tensors with the same shapes and dtypes.
+        kept: the names of the constants that become persistent buffers, so that `load_state_dict` can set them.
     """
     signature = exported.graph_signature
     inputs = [
@@ -149,6 +156,7 @@ def _made(
     state: Mapping[str, Any],
     constants: Mapping[str, Any],
 ) -> ExportedProgram:
+    """Returns a copy of a program with another graph, signature, state dict and constants."""
     made = ExportedProgram(
         root=exported.graph_module,
         graph=graph,

@@ -1,7 +1,8 @@
-"""Calls the original model as its users call it. The captured program is compared with the original model.
+"""Calls the original model as its users call it, to compare the captured program with it.
 
-PyTorch has a fast path for `torch.nn.TransformerEncoder` that no exporter captures and that returns zeros at positions
-which a padding mask hides. The fast path is disabled here, as it is during training.
+PyTorch has a fast path for `torch.nn.TransformerEncoder`. No exporter captures the fast path, and it returns zeros at
+positions that a padding mask hides. Therefore it is disabled while the original model runs, as PyTorch itself disables
+it during training.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from fuseconv.program.calling import arguments
 from fuseconv.program.quiet import quiet_torch
 
 Kind = Literal["module", "archive"]
-"""What the original is: the module itself, or the program of an archive."""
+"""The kind of an original: "module" for the user's module, "archive" for the program stored in an archive."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A model, and how the model takes its inputs.
+    """The original model, which is called with one tensor per input and returns a tuple of tensors.
 
     Attributes:
-        module: the module in eval mode.
-        call: the keyword of each input, or "" for a positional input. () if all inputs are positional.
-        kind: the module itself, or the program of an archive.
-        placed: the parameters and buffers to use, by name, if they are on another device than the module's own.
+        module: the model in eval mode.
+        call: for each input, its keyword, or "" if the input is positional. () if all inputs are positional.
+        kind: "module" for the user's module, "archive" for the program stored in an archive.
+        placed: parameters and buffers by name, used in place of the module's own. Set if the contract's device is not
+            the device of the module, else empty.
     """
 
     module: torch.nn.Module
@@ -44,7 +46,9 @@ class Original:
     placed: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Runs the model on copies of the inputs, restores the state of the RNG, and returns the output tensors.
+        """Runs the model on copies of the inputs, without gradients, and returns the tensors in its output.
+
+        Restores the state of the CPU's random number generator afterwards.
 
         Raises:
             UnsupportedError: the model mutated its own parameters or buffers.
@@ -70,7 +74,13 @@ class Original:
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
     def on(self, device: str, exported: ExportedProgram) -> Original:
-        """Returns the original with its parameters and buffers on a device."""
+        """Returns the original with its parameters and buffers on a device.
+
+        Args:
+            device: the device, such as "cuda".
+            exported: the captured program, whose weights are already on the device. An archive or a TorchScript module
+                is moved itself; any other module uses the weights of the program.
+        """
         if isinstance(self.module, torch.jit.ScriptModule) or self.kind == "archive":
             moved = self.module.to(device)
             _move_constants(moved, device)
@@ -82,7 +92,10 @@ class Original:
 
 
 def _move_constants(module: torch.nn.Module, device: str) -> None:
-    """Changes the device of each tensor that an archive's graphs create, such as the positions for a mask."""
+    """Sets the device of the tensors that the graphs of an archive create, such as the positions for a mask.
+
+    Changes the graphs in place.
+    """
     for part in module.modules():
         if not isinstance(part, GraphModule):
             continue
@@ -113,6 +126,7 @@ def keeping_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _slow_path() -> Iterator[None]:
+    """Disables the fast path of PyTorch's transformer modules within the block."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

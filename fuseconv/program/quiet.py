@@ -1,4 +1,4 @@
-"""Suppresses torch's log output while fuseconv calls torch. The error that fuseconv raises afterwards is clearer."""
+"""Suppresses torch's log output while fuseconv calls torch, because fuseconv reports each failure itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Suppresses torch's log output unless TORCH_LOGS is set.
+    """Suppresses torch's log output within the block, unless the environment variable TORCH_LOGS is set.
 
-    This includes the output of torch's loggers, and the partial graph that a failing export prints.
+    Suppresses the records of torch's loggers, and the partial graph that a failing export prints.
     """
     if "TORCH_LOGS" in os.environ:
         yield
@@ -32,14 +32,16 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
+    """Yields the stream handlers of torch's loggers."""
     for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds of loggers, few with a handler
         if isinstance(logger, logging.Logger) and logger.handlers and name.partition(".")[0] == "torch":
             yield from (handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler))
 
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    """Rejects every log record."""
     return False
 
 
 def _unprinted(*_: object, **__: object) -> None:
-    pass
+    """Replaces `print` and prints nothing."""

@@ -1,1 +1,1 @@
-"""Handles untrusted files: one function opens them, and they are read as data or run in a sandbox."""
+"""Handles untrusted files: opens them in one place, reads them as data, and runs untrusted programs in a sandbox."""

@@ -1,8 +1,8 @@
 """Sandboxes a process that runs untrusted programs: no file writes, child processes or network, and limited memory.
 
-Resource limits work on every Unix. On Linux (x86-64 and ARM64), a system call filter is added: files cannot be opened
-for writing, created, renamed or removed; there are no sockets, no new processes, and no access to other processes. Open
-files stay open, and files can be read, because Python imports modules lazily.
+Resource limits apply on every Unix. On Linux (x86-64 and ARM64), a seccomp filter rejects system calls that open files
+for writing, create, rename or remove files, create sockets or processes, or access other processes. Files that are
+already open remain open, and other files can still be opened for reading, because Python imports modules lazily.
 
 Sources: Linux's Documentation/userspace-api/seccomp_filter.rst, include/uapi/linux/{seccomp,filter,audit}.h.
 """
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 MEMORY = 4 << 30
-"""The additional address space in bytes that a process gets when it is sandboxed."""
+"""The address space in bytes that a sandboxed process may use in addition to its size when it enters the sandbox."""
 
 _STATM = Path("/proc/self/statm")
 
@@ -38,16 +38,18 @@ chroot:161:51 pivot_root:155:41 unshare:272:97 setns:308:268 init_module:175:105
 delete_module:176:106 reboot:169:142 swapon:167:224 add_key:248:217 request_key:249:218 keyctl:250:219
 seccomp:317:277
 """
-"""The rejected system calls: name, number on x86-64, and number on ARM64 if it exists."""
+"""The rejected system calls: the name, the number on x86-64, and the number on ARM64, or `-` if there is none."""
 
 _OPEN = {"open": ((2, None), 1), "openat": ((257, 56), 2)}
-"""The system calls that open files, with the position of their flags argument."""
+"""The system calls that open files. Each maps to its numbers on x86-64 and ARM64, and to the index of its flags
+argument."""
 
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _SECCOMP = (317, 277)
 _X32 = 0x40000000
-"""A bit in a system call's number that could be used to bypass the filter's table."""
+"""The bit that marks a system call number of the x32 ABI. Such numbers are rejected, because they are not in the table
+of rejected system calls."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CLONE_THREAD = 0x00010000
@@ -59,10 +61,12 @@ _NO_NEW_PRIVILEGES = 38
 
 
 def confine() -> None:
-    """Sandboxes this process and all its threads permanently. Load the modules that the process needs before the call.
+    """Sandboxes this process and all its threads. The sandbox cannot be left.
+
+    Load the modules that the process needs before the call.
 
     Raises:
-        OSError: the system rejects the filter.
+        OSError: the system does not allow a resource limit or the system call filter.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -75,14 +79,14 @@ def confine() -> None:
 
 
 def allow_seconds(seconds: int) -> None:
-    """Allows this process some more CPU time. After this time, SIGXCPU ends the process."""
+    """Limits the CPU time of this process to the time used so far plus about `seconds`. Then SIGXCPU ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = _within(int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _within(wanted: int, which: int) -> int:
-    """Returns `wanted`, or the process's current hard limit if the hard limit is lower."""
+    """Returns a resource limit: `wanted`, or the current hard limit of the resource `which` if this limit is lower."""
     hard = resource.getrlimit(which)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
@@ -94,6 +98,12 @@ class _Program(ctypes.Structure):
 
 
 def _filter_calls(column: int, architecture: int) -> None:
+    """Installs the system call filter for all threads.
+
+    Args:
+        column: the index of the machine's system call numbers in the tables: 0 for x86-64, 1 for ARM64.
+        architecture: the machine's AUDIT_ARCH value.
+    """
     code = _program(column, architecture)
     libc = ctypes.CDLL(None, use_errno=True)
     program = _Program(len(code) // 8, code)
@@ -105,13 +115,16 @@ def _filter_calls(column: int, architecture: int) -> None:
 
 
 def _program(column: int, architecture: int) -> bytes:
-    """Assembles the filter: each check is followed by its rejection, or jumps to the next check."""
+    """Assembles the BPF program of the filter. Each check either falls through to a rejection or jumps to the next check.
+
+    The arguments are the arguments of `_filter_calls`.
+    """
     refuse, lacking = (_RETURN, 0, 0, _ERRNO | 1), (_RETURN, 0, 0, _ERRNO | 38)  # EPERM, ENOSYS
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, architecture), refuse]
     lines += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32), refuse]
     numbers = (call.split(":")[1 + column] for call in _FORBIDDEN.split())
     lines += [line for number in numbers if number != "-" for line in ((_EQUAL, 0, 1, int(number)), refuse)]
-    # glibc first calls clone3, whose flags a filter cannot see, and falls back to clone if clone3 is missing.
+    # glibc first calls clone3, whose flags a filter cannot read. If clone3 returns ENOSYS, glibc falls back to clone.
     lines += [(_EQUAL, 0, 1, _CLONE3[column]), lacking]
     allow = (_RETURN, 0, 0, _ALLOWED)
     lines += [(_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _ARGUMENTS_AT)]

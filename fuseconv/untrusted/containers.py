@@ -1,4 +1,4 @@
-"""Detects the container format of a file from the first bytes. Nothing is parsed or run."""
+"""Detects the container format of a file from its first bytes, without parsing or running the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = 262
 """The number of bytes at the start of a file that detection needs."""
 
 LARGEST_HEADER = 100_000_000
-"""The maximum header size of safetensors in bytes."""
+"""The maximum size in bytes of the header of a safetensors file."""
 
 _TAR_MAGIC, _TAR_AT = b"ustar", 257
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -20,11 +20,11 @@ _PROTOCOLS = range(6)
 
 
 def container_of(head: bytes, size: int) -> Container:
-    """Returns the container format, or "" if the file has none of these formats.
+    """Returns the container format of a file, or "" if the format is unknown. "native" is a binary executable or library.
 
-    The safetensors format is checked first: its first byte is the low byte of a length and may have any value, even
-    the value of a pickle's first byte. Files in other formats do not contain `{` as the ninth byte after a valid
-    length, unless they are crafted.
+    Safetensors is checked first, because the first byte of a safetensors file is the low byte of a length and may equal
+    the first byte of any other format. The first eight bytes of another format are a valid length that is followed by
+    `{` only if the file was crafted.
 
     Args:
         head: the first `HEAD` bytes of the file, or fewer if it is shorter.
@@ -42,7 +42,12 @@ def container_of(head: bytes, size: int) -> Container:
 
 
 def is_safetensors(head: bytes, size: int) -> bool:
-    """Returns whether a file starts like safetensors: 8 bytes give the length of a JSON header, and `{` follows."""
+    """Returns whether a file starts like safetensors: with the length of a JSON header in 8 bytes, and then `{`.
+
+    Args:
+        head: the first `HEAD` bytes of the file, or fewer if it is shorter.
+        size: the size of the file in bytes.
+    """
     if len(head) < 9:
         return False
     (length,) = struct.unpack_from("<Q", head)

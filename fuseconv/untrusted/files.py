@@ -1,10 +1,10 @@
-"""Opens untrusted files. This is the only place that opens the path of such a file.
+"""Opens untrusted files. All other modules open such files through this module.
 
-A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Only regular files are
-opened, and they are read up to a limit. Symbolic links are followed, because the user chooses the path and model caches
-consist of links; `links=False` rejects them in folders that must contain their files.
+A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Therefore only regular files
+are opened, and reading stops at a size limit. Symbolic links are followed by default, because the user chooses the path
+and model caches consist of links. `links=False` rejects a link, for folders whose files must not be elsewhere.
 
-Files that run as code must also be writable only by the user: see `check_unshared`.
+A file that is run as code must also be protected from changes by other users; see `check_unshared`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from fuseconv.errors import RefusedError, UsageError
 
 TEXT_LIMIT = 64 << 20
-"""The maximum size of a text file in bytes, which is enough for a manifest or a plan of 100,000 nodes."""
+"""The default maximum size in bytes of a file that is read. It is enough for a manifest or plan of 100,000 nodes."""
 
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
@@ -43,8 +43,8 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
         OSError: the file cannot be opened or is not a regular file. `strerror` gives the reason.
     """
     try:
-        # Only regular files are opened, because opening a device may start the device. The second check is on the open
-        # file, which can no longer be replaced.
+        # The first check prevents opening a device, because this may already start the device. The second check, after
+        # opening, is on the open file, which can no longer be replaced.
         _check_kind(path.stat(follow_symlinks=links), path)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags if links else flags | os.O_NOFOLLOW)
@@ -59,15 +59,15 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
 
 
 def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True) -> bytes:
-    """Reads a whole regular file.
+    """Returns the contents of a regular file.
 
     Args:
         path: the file.
-        limit: the maximum size in bytes, or None for tensors, whose size is not limited.
-        links: as in `open_plain`.
+        limit: the maximum size of the file in bytes. None for no limit, as for files of tensors.
+        links: whether the path itself may be a symbolic link.
 
     Raises:
-        OSError: as in `open_plain`, or the file is larger than the limit.
+        OSError: the file cannot be opened, is not a regular file, or is larger than the limit.
     """
     with open_plain(path, links=links) as file:
         data = file.read(-1 if limit is None else limit + 1) or b""
@@ -77,17 +77,17 @@ def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True
 
 
 def check_plain(path: Path, *, links: bool = True) -> os.stat_result:
-    """Checks a file that a library will open by its path, and returns the file's stat result.
+    """Checks that a path leads to a regular file, and returns the file's status. For libraries that open a file by path.
 
     Raises:
-        OSError: as in `open_plain`.
+        OSError: the file cannot be opened or is not a regular file.
     """
     with open_plain(path, links=links) as file:
         return os.fstat(file.fileno())
 
 
 def is_plain(path: Path) -> bool:
-    """Returns whether a path leads to a regular file. False for invalid names."""
+    """Returns whether a path leads to a regular file. Returns False if the path does not exist or is invalid."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -95,7 +95,10 @@ def is_plain(path: Path) -> bool:
 
 
 def leads_somewhere(path: Path) -> bool:
-    """Returns whether a path leads to a file, a folder or anything else. False for a link to itself."""
+    """Returns whether a path leads to a file, a folder or anything else. Returns False for a link to itself.
+
+    Returns True if the path cannot be examined, for example because a permission is missing.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -106,10 +109,10 @@ def leads_somewhere(path: Path) -> bool:
 
 
 def check_text(path: Path) -> None:
-    """Checks that a path is valid UTF-8, which torch, safetensors and the runtimes require.
+    """Raises an error if a path is not valid UTF-8, which torch, safetensors and the runtimes require.
 
     Raises:
-        UsageError: the path, or the working directory to which it is relative, is not UTF-8.
+        UsageError: the path, or the working directory to which it is relative, is not valid UTF-8.
     """
     try:
         str(path.absolute()).encode()
@@ -122,14 +125,18 @@ def check_text(path: Path) -> None:
 
 
 def check_unshared(paths: Iterable[Path]) -> None:
-    """Checks that only the user and root can change files from which code is loaded, and the folders of these files.
+    """Raises an error if a user other than the current user and root can change a file from which code is loaded.
 
-    Files that are writable by the owner's private group, as with a umask of 002, are accepted if the group has no other
-    members. In a folder with the sticky bit, such as /tmp, users cannot replace other users' files.
+    A path that is writable by a group is accepted if the group is the owner's private group and has no other members,
+    as with a umask of 002. A folder with the sticky bit, such as /tmp, may be writable by others, because they cannot
+    replace other users' files in it.
+
+    Args:
+        paths: the files, and the folders that contain them.
 
     Raises:
         RefusedError: another user can change a file or folder. The error names the file or folder and the fix.
-        OSError: the file does not exist.
+        OSError: a file or folder does not exist.
     """
     for path in paths:
         found = path.stat()
@@ -155,6 +162,7 @@ def check_unshared(paths: Iterable[Path]) -> None:
 
 
 def _check_kind(found: os.stat_result, path: Path) -> None:
+    """Raises `OSError` if a file status is not that of a regular file."""
     if stat.S_ISLNK(found.st_mode):
         raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
     for is_kind, code, words in _KINDS:
@@ -163,6 +171,7 @@ def _check_kind(found: os.stat_result, path: Path) -> None:
 
 
 def _user(uid: int) -> str:
+    """Returns the name of a user, or the number as text if the user has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -170,7 +179,7 @@ def _user(uid: int) -> str:
 
 
 def _is_private(gid: int, uid: int) -> bool:
-    """Returns whether a group is private: it has the user's number or name, and no other member."""
+    """Returns whether a group is a user's private group: its number or name is the user's, and it has no other member."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:

@@ -1,6 +1,6 @@
-"""Reads a TorchScript archive for `loads` in a separate process, and writes what is wrong with its data to stdout.
+"""The program that `loads` runs in a separate process: loads a TorchScript archive, and reports damage on stdout.
 
-This module imports little, because `fuseconv.sources` would take a third longer.
+This module imports little, to start quickly: importing `fuseconv.sources` would take a third longer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from fuseconv.untrusted.records import short_record
 
 
 def main(path: str) -> None:
-    """Reads an archive, and reports what is wrong with its data. The caller ignores torch's exceptions."""
+    """Loads a TorchScript archive, and writes a description of its damage to stdout, or nothing if it is intact.
+
+    Raises any exception of torch, which the caller ignores.
+    """
     said = os.dup(1)
     os.dup2(2, 1)  # torch's output must not mix with the report
     script = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]

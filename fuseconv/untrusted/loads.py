@@ -1,4 +1,4 @@
-"""Reads a TorchScript archive in a separate process, because torch crashes on some damaged archives."""
+"""Tries to load a TorchScript archive in a separate process, because torch crashes on some damaged archives."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from fuseconv.processes.forked import forked
 FIX = "copy the file again, or save it again with torch.jit.save"
 
 SECONDS, BYTES_PER_SECOND = 90, 20 << 20
-"""The time limit for reading: the seconds to import torch, and the rate at which a slow disk reads the file."""
+"""The time limit for loading: a constant time in seconds in which torch is imported, plus the time to read the file at
+the rate of a slow disk."""
 
 
 def require_loads(path: Path) -> None:
-    """Checks that torch reads an archive without crashing. Ignores exceptions that torch raises.
+    """Raises an error if torch would crash or hang when it loads a TorchScript archive.
+
+    Ignores exceptions that torch raises, because loading the archive in this process raises them again.
+
+    Args:
+        path: the path of the archive.
 
     Raises:
-        UpstreamError: reading crashes, takes too long, or would go past the end of the data.
+        UpstreamError: torch crashes or exceeds the time limit when it loads the archive, or a record of the archive is
+            shorter than its tensor.
     """
     seconds = SECONDS + path.stat().st_size // BYTES_PER_SECOND
     try:
@@ -40,10 +47,12 @@ def require_loads(path: Path) -> None:
 
 
 def _read(path: Path, seconds: int) -> tuple[str, int]:
-    """Reads an archive in a separate process, and returns the report on the archive and the exit status.
+    """Loads an archive in a separate process, and returns the text that the process writes and its exit status.
+
+    The text describes the damage that `loading` found. It is empty if there is none.
 
     Raises:
-        TimeoutError: the process takes too long.
+        TimeoutError: the process does not end within `seconds`.
         UpstreamError: the process does not start.
     """
     end = time.monotonic() + seconds

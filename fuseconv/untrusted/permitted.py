@@ -1,16 +1,17 @@
-"""Defines the ops that an untrusted file may name. The file may be a rule, its examples, a plan or an archive.
+"""Defines the ops that an untrusted file may name. The file may contain a rule, its examples, a plan or an archive.
 
-The file is data, but its ops run here: to test a rule, to compute a constant, to capture a program. Therefore the ops
-may only take and return tensors and numbers. An op is permitted if it satisfies the following conditions:
+The file is data, but its ops are run: to test a rule, to compute a constant, or to capture a program. Therefore an op
+may only take and return tensors and numbers. An op is permitted if it satisfies all of the following conditions:
 
-- it is in a namespace of computing ops and known to the dispatcher, which excludes functions of TorchScript;
+- it is in a namespace of ops that compute tensors, and registered with the dispatcher, which excludes TorchScript's
+  built-in functions;
 - its arguments are tensors, numbers, dtypes, layouts, devices, and strings that select a variant (`approximate`);
-- it does not begin with an underscore, except for ops that torch.export and torch's decompositions generate.
+- its name does not begin with an underscore, except for ops that torch.export and torch's decompositions generate.
 
-Some ops satisfy these conditions but replace the memory of a tensor, create other layouts, or take packed data without
-checking the data. These ops are excluded by name.
+Some ops satisfy these conditions but replace the memory of a tensor, create tensors with other layouts, or take packed
+data without validating the data. These ops are excluded by name.
 
-Ops of other libraries are permitted after a trusted pack has run; see `trust_libraries`.
+Ops of other libraries are permitted after the user has trusted a pack that loads them; see `trust_libraries`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from functools import cache
 import torch
 
 NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "torchvision"})
-"""The namespaces of computing ops. `quantized` and `mkldnn` take packed weights; `c10d` and `symm_mem` communicate."""
+"""The namespaces whose ops may be permitted. `quantized` and `mkldnn` are missing because their ops take packed weights,
+`c10d` and `symm_mem` because their ops communicate with other processes."""
 
 _TORCHS_OWN = re.compile(
     r"^(_?aten|ao|bucketing|_?c10d\w*|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order|_?inductor\w*|mkl\w*"
@@ -29,16 +31,16 @@ _TORCHS_OWN = re.compile(
     r"|symm_mem|_test|testlib|_?torch_(attn|nn|testing)|_torchscript\w*|triton)$",
     re.IGNORECASE,
 )
-"""Namespaces of torch that trusting a pack does not permit."""
+"""Matches the namespaces that belong to torch. Trusting a pack does not permit the ops of these namespaces."""
 
 _KINDS = re.compile(
     r"^(Optional\[|List\[)*(Tensor|int|float|bool|complex|number|SymInt|SymFloat|SymBool|ScalarType|Layout|MemoryFormat"
     r"|Device)\]*$"
 )
-"""The permitted types of arguments and results."""
+"""Matches the permitted types of arguments and results, as schemas print them."""
 
 _GENERATOR = "Optional[Generator]"
-"""An optional argument type that must be None: a file cannot contain a generator."""
+"""A permitted argument type whose value is always None, because a file cannot contain a random generator."""
 
 _WORDS = frozenset(
     {
@@ -46,7 +48,7 @@ _WORDS = frozenset(
         *("pad_mode", "interpolation", "norm", "ord", "p", "driver", "UPLO", "assert_msg"),
     }
 )
-"""String arguments that select a variant, or are the message of an assertion."""
+"""The names of permitted string arguments. They select a variant of the op or are the message of an assertion."""
 
 _PRIVATE = frozenset(
     {
@@ -78,46 +80,49 @@ _PRIVATE = frozenset(
         "_weight_norm_interface",
     }
 )
-"""Permitted ops whose names begin with an underscore, in addition to the ops of the core set."""
+"""Permitted ops whose names begin with an underscore, in addition to the ops with the tag `core`."""
 
 _MEMORY = re.compile(
     r"^(set_?|set_data|data|copy_to|copy_strided|resize\w*|requires_grad_|retains?_grad|is_leaf|output_nr|pin_memory"
     r"|is_pinned|record_stream|is_set_to|device_put|get_gradients)$"
 )
-"""Ops that replace the memory of a tensor, or return something other than a value of the tensor."""
+"""Matches ops that replace the memory of a tensor, or return a property other than the tensor's values."""
 
 _LAYOUTS = re.compile(
     r"^((to_|is_)?(sparse|coalesce|mkldnn|nested)\w*|(crow_|ccol_|col_|row_)?(indices|values)(_copy)?|dense_dim|smm"
     r"|s?spaddmm|hspmm|copy_sparse_to_sparse_?|to_padded_tensor|dequantize|quantize_\w+|empty_quantized|int_repr|qscheme"
     r"|q_\w+|choose_qparams_optimized)$"
 )
-"""Ops on tensors that are not strided: sparse, nested, quantized, or in the layout of a library."""
+"""Matches ops that create or take tensors that are not strided: sparse, nested, quantized, or in a library's layout."""
 
 _PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
-"""Ops that take data packed by another op, or the workspace of a library."""
+"""Matches ops that take data which another op has packed, or a library's workspace buffer."""
 
 _trusted = False
 
 
 def trust_libraries() -> None:
-    """Permits the ops of other libraries from now on, because code that registers ops was trusted in this process."""
+    """Permits the ops of other libraries for the rest of this process. Call it when the user has trusted such a library.
+
+    The ops in torch's own namespaces stay restricted.
+    """
     global _trusted  # noqa: PLW0603 - the ops of a process are global too
     _trusted = True
     refusal.cache_clear()
 
 
 def is_permitted_namespace(namespace: str) -> bool:
-    """Returns whether ops of a namespace may be permitted."""
+    """Returns whether a namespace is in `NAMESPACES`, or belongs to another library after `trust_libraries`."""
     return namespace in NAMESPACES or (_trusted and not is_torchs(namespace))
 
 
 def is_torchs(namespace: str) -> bool:
-    """Returns whether a namespace of ops belongs to torch."""
+    """Returns whether a namespace of ops belongs to torch, such as `aten` or `prims`."""
     return _TORCHS_OWN.match(namespace) is not None
 
 
 def lookup(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op with a name such as `aten.gelu.default`, permitted or not. None if no loaded library has it."""
+    """Returns the op with a name such as `aten.gelu.default`, even if it is not permitted, or None if it is unknown."""
     try:
         return _known(name)
     except LookupError:
@@ -126,7 +131,11 @@ def lookup(name: str) -> torch._ops.OpOverload | None:
 
 @cache
 def _known(name: str) -> torch._ops.OpOverload:
-    """Looks up an op, and caches it if it exists. Missing ops are not cached, because they may be loaded later."""
+    """Returns the op with a name, and caches it. Unknown names are not cached, because an op may be registered later.
+
+    Raises:
+        LookupError: no loaded library defines the op.
+    """
     if name.count(".") != 2:
         raise LookupError(name)
     namespace, packet, overload = name.split(".")
@@ -138,7 +147,7 @@ def _known(name: str) -> torch._ops.OpOverload:
 
 @cache
 def refusal(op: torch._ops.OpOverload) -> str:
-    """Returns the reason why an untrusted file may not name an op. Empty if it may."""
+    """Returns the reason why an untrusted file may not name an op, or an empty string if the op is permitted."""
     namespace, packet = op._schema.name.split("::")
     if not is_permitted_namespace(namespace):
         return f"ops of {namespace} can do anything"

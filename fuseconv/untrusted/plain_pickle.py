@@ -1,4 +1,4 @@
-"""Reads a torch.save file that contains only tensors and plain values."""
+"""Reads a torch.save file as data: only tensors, numbers, strings and containers of these, and no code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import torch
 
 
 def load_plain_pickle(file: IO[bytes]) -> Any:
-    """Reads a torch.save file to the CPU, if the file contains only tensors and plain values.
+    """Returns the contents of a torch.save file, with all tensors on the CPU. Loads with `weights_only=True`.
 
-    A pickle is a program for a stack machine, and a damaged one can fail in any way: an empty stack, a missing key, an
-    attribute of a number. All of these raise the same error.
+    A pickle is a program for a stack machine, and a damaged pickle can fail with any exception, for example because the
+    stack is empty or a key is missing. All these exceptions are converted to one type.
+
+    Args:
+        file: the file, opened for reading.
 
     Raises:
-        pickle.UnpicklingError: the file contains anything else, or is damaged.
+        pickle.UnpicklingError: the file is damaged, or contains an object that `weights_only=True` does not allow.
         MemoryError: the file needs more memory than is available.
     """
     try:

@@ -1,4 +1,4 @@
-"""Checks that tensors can be converted: only dense tensors with values in memory can, not other kinds of tensors."""
+"""Checks that the tensors of a model are strided tensors with values in memory, the only kind that can be converted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fuseconv.errors import UnsupportedError
 
 
 def oddity(tensor: torch.Tensor) -> str:
-    """Returns the reason why a tensor is not dense with its values in memory. Empty if it is."""
+    """Returns the reason why a tensor cannot be converted, such as `is quantized`.
+
+    Returns an empty string if the tensor is strided, initialized, and has its values in memory.
+    """
     if is_lazy(tensor):
         return "is not initialized: its module was never called"
     if tensor.is_nested:
@@ -26,14 +29,14 @@ def oddity(tensor: torch.Tensor) -> str:
 
 
 def check_plain_tensors(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    """Checks that tensors are dense and have their values in memory.
+    """Raises an error if one of the tensors is not strided or does not have its values in memory.
 
     Args:
         tensors: the tensors by name.
-        where: the file of the tensors.
+        where: the path of the file that contains the tensors, for the message.
 
     Raises:
-        UnsupportedError: a tensor is of another kind. The error names the tensor.
+        UnsupportedError: a tensor cannot be converted, for example because it is sparse. The error names the tensor.
     """
     for name, tensor in tensors.items():
         if found := oddity(tensor):

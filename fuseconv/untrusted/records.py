@@ -1,7 +1,6 @@
-"""Checks the sizes of the tensor data in a TorchScript archive, which torch.jit.load does not check.
+"""Checks that each record of a TorchScript archive contains all the data of its tensor.
 
-If a record is shorter than its tensor, torch.jit.load reads past the end of the record. `torch.load` makes this check
-itself.
+`torch.load` makes this check itself, but `torch.jit.load` reads past the end of a record that is too short.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import torch
 from fuseconv.untrusted.files import open_plain
 
 PICKLES = {"data.pkl": "data", "constants.pkl": "constants"}
-"""Maps each pickle that contains tensors to the folder in the archive that contains their data."""
+"""Maps each pickle in the archive that may refer to tensors to the folder that contains the tensors' data."""
 
 
 class _Inert:
-    """A stand-in for every class in a pickle: it accepts any arguments and does nothing."""
+    """A harmless replacement for any class that a pickle names. It accepts any arguments and does nothing."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -33,19 +32,23 @@ class _Inert:
 
 
 class _Storages(pickle.Unpickler):
-    """An unpickler that runs nothing and records the storages to which the pickle refers."""
+    """An unpickler that runs none of the pickle's code and records the tensor storages to which the pickle refers.
+
+    Attributes:
+        found: the key of each storage and the size in bytes that its tensor needs.
+    """
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
         self.found: list[tuple[str, int]] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns a storage class of torch, or `_Inert` for any other name."""
+        """Returns a storage class of torch, or a harmless replacement class for any other name."""
         known = getattr(torch, name, None) if module == "torch" and name.endswith("Storage") else None
         return known if isinstance(known, type) else type(name, (_Inert,), {})
 
     def persistent_load(self, pid: Any) -> object:
-        """Records the key of a storage and its size in bytes."""
+        """Records the key of a storage and its size in bytes. Returns None in place of the storage."""
         match pid:
             case ("storage", type() as kind, str() as key, _, int() as count) if hasattr(kind, "dtype"):
                 self.found.append((key, count * kind.dtype.itemsize))
@@ -53,10 +56,12 @@ class _Storages(pickle.Unpickler):
 
 
 def short_record(path: Path) -> str:
-    """Describes the first record that contains fewer bytes than its tensor needs. Empty if there is no such record.
+    """Returns a message about the first record that contains fewer bytes than its tensor needs.
+
+    Returns an empty string if all records are long enough.
 
     Args:
-        path: a TorchScript archive.
+        path: the path of a TorchScript archive.
 
     Raises:
         Exception: the archive or a pickle in it cannot be read.
