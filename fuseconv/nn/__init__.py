@@ -1,4 +1,4 @@
-"""Modules built from the fused ops, for new models. They load the state dicts of torch.nn modules."""
+"""Modules that call the fused ops, for models under development. They load the state dicts of torch.nn modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AddLayerNorm: a residual connection and the layer norm after it, in one pass over memory."""
+"""AddLayerNorm: a residual addition and the layer norm of the sum, in one kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import fuseconv.ops  # noqa: F401  # registers the op
 
 
 class AddLayerNorm(nn.LayerNorm):
-    """Computes layer_norm(x + residual), and the sum itself for the next residual connection.
+    """Computes layer_norm(x + residual) in one kernel, and also returns the sum, for the next residual connection.
 
     The constructor, the initialization and the state dict are the same as for `nn.LayerNorm`:
     `AddLayerNorm(normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None)`. Under
@@ -30,13 +30,13 @@ class AddLayerNorm(nn.LayerNorm):
 
     @classmethod
     def from_layer_norm(cls, norm: nn.LayerNorm) -> AddLayerNorm:
-        """Returns a module that shares the parameters of `norm`, so that existing optimizers remain valid."""
+        """Returns an AddLayerNorm that shares the parameters of `norm`, so that existing optimizers remain valid."""
         made = cls(norm.normalized_shape, norm.eps, norm.elementwise_affine, norm.bias is not None, device="meta")
         made.weight, made.bias = norm.weight, norm.bias
         return made.train(norm.training)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # residual
-        """Returns layer_norm(s) and s = x + residual, both with the shape of x."""
+        """Returns the pair (layer_norm(s), s), where s = x + residual. Both tensors have the shape of x."""
         dims = len(self.normalized_shape)
         if dims == 1:
             y, s = torch.ops.fuseconv.add_layer_norm(x, residual, self.weight, self.bias, self.eps)

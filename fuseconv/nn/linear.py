@@ -1,4 +1,4 @@
-"""LinearAct and LinearGated: a linear layer with its activation, gate or residual fused into the matrix product."""
+"""LinearAct and LinearGated: linear layers whose activation, gate and residual are fused into the matrix product."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from fuseconv.ops.activation import parse_activation
 from fuseconv.ops.autocast import current
 
 GATE, UP = "gate_proj", "up_proj"
-"""The names that Llama, Qwen, Gemma and Mistral use for the two halves of a gated layer."""
+"""The names that Llama, Qwen, Gemma and Mistral give to the two linear layers of a gated layer."""
 
 
 class LinearAct(nn.Linear):
     """Computes act(x weight^T + bias) + residual in one kernel.
 
-    The initialization and the state dict are the same as for `nn.Linear`. Because the class is a subclass of
-    `nn.Linear`, a tool that replaces every `nn.Linear`, for example to quantize the model, also removes the activation.
-    Apply such a tool to the plain model first, and fuse the model afterwards. Under torch.autocast, the op computes in
-    the autocast dtype.
+    The initialization and the state dict are the same as for `nn.Linear`. Under torch.autocast, the op computes in the
+    autocast dtype.
+
+    The class is a subclass of `nn.Linear`. A tool that replaces every `nn.Linear`, for example to quantize the model,
+    therefore replaces this module, too, and removes the activation. Apply such a tool to the model before you use this
+    class.
 
     Args:
         in_features: K, the size of the last dim of x.
         out_features: N, the size of the last dim of the result.
         bias: whether the layer has a bias.
-        act: an activation of `fuseconv.ops.ACTIVATIONS`, such as relu, gelu (erf) or leaky_relu(0.1).
+        act: the activation, one of `fuseconv.ops.ACTIVATIONS`, such as "relu", "gelu" (with erf) or "leaky_relu(0.1)".
         device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
     Shape:
-        x: [..., K]; residual, if given: [..., N]. The result is [..., N], in the dtype of x. weight is [N, K] and bias
-        [N].
+        x: [..., K]. residual, if given: [..., N]. weight: [N, K]. bias: [N]. The result is [..., N], in the dtype of x.
 
     Raises:
         UsageError: the activation is unknown, or its parameter is invalid.
@@ -64,15 +65,18 @@ class LinearAct(nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, act: str = "none") -> LinearAct:
-        """Returns a module that shares the parameters of `linear`, so that existing optimizers remain valid."""
+        """Returns a LinearAct that shares the parameters of `linear`, so that existing optimizers remain valid."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, act, device="meta")
         made.weight, made.bias = linear.weight, linear.bias
         return made.train(linear.training)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Returns act(x weight^T + bias) + residual as [..., N], for x [..., K] and residual [..., N]."""
+        """Returns act(x weight^T + bias) + residual, of shape [..., N], for x [..., K] and residual [..., N].
+
+        The residual counts as 0 if it is None.
+        """
         if residual is not None and current(residual.device.type) not in (None, residual.dtype):
-            # The op would round the residual to the autocast dtype, but an f32 residual stream must stay f32.
+            # The op would cast the residual to the autocast dtype, but a float32 residual must stay float32.
             return self(x) + residual  # type: ignore[no-any-return]  # a module's call
         result: Tensor = torch.ops.fuseconv.linear_act(x, self.weight, self.bias, residual, self.act)
         return result
@@ -87,21 +91,21 @@ class LinearGated(nn.Module):
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 
-    The gate and up weights form one matrix, so that x is read once: weight is [2H, K], and its first H rows are the
-    gate's, as in Phi-3's `gate_up_proj`. The module also loads a state dict with `gate_proj.weight` and
-    `up_proj.weight` (and their biases) in place of `weight`. Each half is initialized like an `nn.Linear`. Under
-    torch.autocast, the op computes in the autocast dtype.
+    The weights of the gate (Wg) and of the up projection (Wu) are stored in one matrix [2H, K], so that x is read once.
+    The first H rows belong to the gate, as in Phi-3's `gate_up_proj`. The module also loads a state dict that contains
+    `gate_proj.weight` and `up_proj.weight` (and their biases) instead of `weight` (and `bias`). Wg and Wu are
+    initialized like the weights of `nn.Linear`. Under torch.autocast, the op computes in the autocast dtype.
 
     Args:
         in_features: K, the size of the last dim of x.
         hidden_features: H, the size of the last dim of the result.
         bias: whether the layer has a bias.
-        act: the activation of the gate, one of `fuseconv.ops.ACTIVATIONS`, such as silu or gelu (erf).
+        act: the activation of the gate, one of `fuseconv.ops.ACTIVATIONS`, such as "silu" or "gelu" (with erf).
         device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
     Shape:
-        x: [..., K]. The result is [..., H], in the dtype of x. weight is [2H, K], bias [2H].
+        x: [..., K]. weight: [2H, K]. bias: [2H]. The result is [..., H], in the dtype of x.
 
     Raises:
         UsageError: the activation is unknown, or its parameter is invalid.
@@ -135,12 +139,17 @@ class LinearGated(nn.Module):
 
     @classmethod
     def from_linear(cls, gate: nn.Linear, up: nn.Linear, act: str = "silu") -> LinearGated:
-        """Returns a module with copies of the weights of two linear layers.
+        """Returns a LinearGated with copies of the weights and biases of two linear layers.
 
-        The weights are copied because the two matrices must be adjacent in memory.
+        The weights are copied because the op needs them in one matrix.
+
+        Args:
+            gate: the linear layer of the gate.
+            up: the linear layer of the up projection, with the same sizes as `gate`.
+            act: the activation of the gate.
 
         Raises:
-            UsageError: the layers have different sizes, or only one of them has a bias.
+            UsageError: the layers have different sizes, only one of them has a bias, or the activation is invalid.
         """
         shapes = [(one.in_features, one.out_features, one.bias is not None) for one in (gate, up)]
         if shapes[0] != shapes[1]:
@@ -155,13 +164,13 @@ class LinearGated(nn.Module):
         return made.train(gate.training)
 
     def reset_parameters(self) -> None:
-        """Initializes each half like `nn.Linear.reset_parameters`."""
+        """Initializes the weights and biases of the gate and the up projection like `nn.Linear.reset_parameters`."""
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns act(x Wg^T + bg) * (x Wu^T + bu) as [..., H], for x [..., K]."""
+        """Returns act(x Wg^T + bg) * (x Wu^T + bu), of shape [..., H], for x [..., K]."""
         result: Tensor = torch.ops.fuseconv.linear_gated(x, self.weight, self.bias, self.act)
         return result
 
@@ -179,13 +188,14 @@ class LinearGated(nn.Module):
 
 
 def _halves(gate: nn.Linear, up: nn.Linear) -> Iterator[tuple[str, str, Tensor]]:
+    """Yields the prefix, the name ("weight" or "bias") and the value of each parameter of the two layers."""
     for name, linear in ((GATE, gate), (UP, up)):
         for key, value in linear.state_dict().items():
             yield name, key, value
 
 
 def checked(act: str) -> str:
-    """Checks the name of an activation and returns the name.
+    """Returns `act` if it is a valid activation, and raises an error otherwise.
 
     Raises:
         UsageError: the activation is unknown, or its parameter is invalid.

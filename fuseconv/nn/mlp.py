@@ -1,4 +1,4 @@
-"""MLP: two or three linear layers and their activations in one kernel, which keeps intermediate values on chip."""
+"""MLP: two or three linear layers and their activations in one kernel, with hidden values in on-chip memory."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import fuseconv.ops  # noqa: F401  # registers the op
 from fuseconv.errors import UsageError
 
 MAX_WIDTH = 256
-"""The largest width of a layer, including the input, for which the kernel keeps the values on chip."""
+"""The maximum number of features of the input and of each layer's result, so that the kernel keeps them on chip."""
 
 
 class MLP(nn.Module):
-    """Computes a perceptron of two or three linear layers, at most 256 wide, in one kernel.
+    """Computes two or three linear layers and their activations, with widths of at most 256, in one kernel.
 
-    The constructor takes the layers of the `nn.Sequential` that the module replaces; the state dict is the same. All
-    hidden layers must have the same activation; the last layer may have a different activation or none. The supported
-    activations are ReLU, GELU, SiLU, Sigmoid, Tanh and Identity. Under torch.autocast, the op computes in the autocast
-    dtype.
+    The constructor takes the layers of the `nn.Sequential` that the module replaces, and the state dict is the same as
+    that `nn.Sequential`'s. All hidden layers must have the same activation. The last layer may have a different
+    activation or none. The supported activations are ReLU, GELU, SiLU, Sigmoid, Tanh and Identity. Under
+    torch.autocast, the op computes in the autocast dtype.
+
+    Args:
+        layers: two or three `nn.Linear` modules. Each may be followed by an activation module.
 
     Shape:
-        x: [..., K], where K is in_features of the first layer. The result is [..., N], where N is out_features of the
-        last layer, in the dtype of x.
+        x: [..., K], where K is `in_features` of the first layer. The result is [..., N], in the dtype of x, where N is
+        `out_features` of the last layer.
 
     Raises:
-        UsageError: the op does not support the types, widths, number or activations of the layers.
+        UsageError: the op does not support the number, the types, the widths or the activations of the layers.
         RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.mlp`.
 
     Examples:
@@ -42,17 +45,17 @@ class MLP(nn.Module):
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> MLP:
-        """Returns a module that shares the layers of `sequential`, so that existing optimizers remain valid.
+        """Returns an MLP that shares the layers of `sequential`, so that existing optimizers remain valid.
 
         Raises:
-            UsageError: the op does not support the layers.
+            UsageError: the op does not support the number, the types, the widths or the activations of the layers.
         """
         made = cls(*sequential)
         made._modules = dict(sequential.named_children())
         return made.train(sequential.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the result of the last layer as [..., N], for x [..., K]."""
+        """Computes all layers, and returns the result of the last layer: [..., N] for x of shape [..., K]."""
         linears = [layer for layer in self.children() if isinstance(layer, nn.Linear)]
         operands = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
         result: Tensor = torch.ops.fuseconv.mlp(x, *operands, act=self.act, last_act=self.last_act)
@@ -60,7 +63,7 @@ class MLP(nn.Module):
 
 
 def activation_of(layer: nn.Module) -> str | None:
-    """Returns the `act` argument of an op that corresponds to an activation module, or None for any other module."""
+    """Returns the `act` argument for an activation module, or None if the module is not a supported activation."""
     if type(layer) is nn.GELU:
         return {"none": "gelu", "tanh": "gelu_tanh"}[layer.approximate]
     names = {nn.Identity: "none", nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
@@ -68,7 +71,11 @@ def activation_of(layer: nn.Module) -> str | None:
 
 
 def _activations(layers: tuple[nn.Module, ...]) -> tuple[str, str]:
-    """Returns the names of the activations of the hidden layers and of the last layer."""
+    """Returns the `act` argument for the hidden layers and the `act` argument for the last layer.
+
+    Raises:
+        UsageError: the op does not support the number, the types, the widths or the activations of the layers.
+    """
     acts: list[str] = []
     widths = [0]
     for layer in layers:
@@ -90,5 +97,6 @@ def _activations(layers: tuple[nn.Module, ...]) -> tuple[str, str]:
 
 
 def _refused(what: str) -> UsageError:
+    """Returns an error for layers that the op does not support."""
     fix = f"give 2 or 3 nn.Linear of width {MAX_WIDTH} or less, each hidden one with its activation, or use LinearAct"
     return UsageError(what, where="MLP", fix=fix)

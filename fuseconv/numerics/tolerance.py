@@ -122,9 +122,9 @@ def compare(
             original's output.
     """
     if actual.dtype != original.dtype:
-        return incomparable(f"dtype {actual.dtype}, but the original has {original.dtype}")
+        return incomparable(f"the output's dtype is {actual.dtype}, but the original's is {original.dtype}")
     if actual.shape != original.shape:
-        return incomparable(f"shape {list(actual.shape)}, but the original has {list(original.shape)}")
+        return incomparable(f"the output's shape is {list(actual.shape)}, but the original's is {list(original.shape)}")
     if original.dtype not in TOLERANCES:
         return _compare_exactly(actual, original)
     if original.is_complex():

@@ -1,6 +1,6 @@
-"""The op library. Importing this package loads the compiled library and registers every op with torch.
+"""The op library. Importing this package loads the compiled kernels and registers every op with torch.
 
-`Op.adopt` registers an op, and `fuseconv.ops.<op>(...)` calls it. `OPS` contains every op that is imported here.
+`fuseconv.ops.<name>(...)` calls an op, `help(fuseconv.ops.<name>)` describes the op, and `OPS` contains all ops.
 """
 
 from __future__ import annotations

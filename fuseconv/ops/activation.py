@@ -1,4 +1,4 @@
-"""The activations that an `act` argument can name, and their derivatives, in plain PyTorch."""
+"""Implements the activations that an `act` argument can name, and their derivatives, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # the defaults of PyTorch
+_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # the default parameters, as in PyTorch
 _NAMES = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
 ACTIVATIONS = (*_NAMES, *_PARAMETERS, "mish")
-"""The valid values of an `act` argument. gelu is the erf form. leaky_relu accepts its slope and elu its alpha, as in
-`leaky_relu(0.1)`."""
+"""The valid values of an `act` argument. gelu is the exact form, with erf. leaky_relu accepts a slope and elu an alpha
+in parentheses, as in `leaky_relu(0.1)`."""
 
 
 def parse_activation(act: str) -> tuple[str, float]:
-    """Returns the name of an activation and its parameter, or 0 if the activation has no parameter.
+    """Parses the value of an `act` argument, such as `relu` or `leaky_relu(0.1)`.
+
+    Returns:
+        The name of the activation and its parameter. The parameter is 0 if the activation has none.
 
     Raises:
-        ValueError: the name is unknown, or the parameter is not a finite number.
+        ValueError: the name is unknown, the activation has no parameter, or the parameter is not a finite number.
     """
     name, _, inside = act.partition("(")
     if name not in ACTIVATIONS:
@@ -38,10 +41,14 @@ def parse_activation(act: str) -> tuple[str, float]:
 
 
 def activate(x: Tensor, act: str) -> Tensor:
-    """Returns act(x).
+    """Returns act(x), computed elementwise.
+
+    Args:
+        x: of any shape.
+        act: the value of an `act` argument.
 
     Raises:
-        ValueError: the activation is unknown.
+        ValueError: the activation is unknown or its parameter is invalid.
     """
     name, parameter = parse_activation(act)
     match name:
@@ -75,7 +82,7 @@ def activate(x: Tensor, act: str) -> Tensor:
 
 
 FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh", "relu6"})
-"""The activations whose derivative is a function of their result. All other derivatives need the input."""
+"""The activations whose derivative can be computed from their result. All other derivatives need the input."""
 
 
 def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
@@ -84,10 +91,10 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
     Args:
         grad: the gradient with respect to act(x).
         value: act(x) if the activation is in `FROM_RESULT`, else x. Ignored for "none".
-        act: the name of the activation.
+        act: the value of an `act` argument.
 
     Raises:
-        ValueError: the activation is unknown.
+        ValueError: the activation is unknown or its parameter is invalid.
     """
     name, parameter = parse_activation(act)
     aten = torch.ops.aten

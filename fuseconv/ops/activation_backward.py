@@ -1,4 +1,4 @@
-"""activation_backward: the gradient of an activation, and its sum over rows."""
+"""activation_backward: the gradient with respect to an activation's input, and its sum over rows."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 ACTIVATIONS = tuple(act for act in activation.ACTIVATIONS if act in FROM_RESULT - {"none"})
-"""The activations whose derivative is a function of their result."""
+"""The activations that the op accepts: their derivative can be computed from their result."""
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Returns a tensor [..., C] as [rows, C]."""
+    """Returns a tensor of shape [..., C] reshaped to [rows, C]."""
     return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
 
 
 def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor, Tensor]:
-    """The gradient of y = act(z) with respect to z, d = grad * act'(z), computed from y, and the sum of d over rows.
+    """The gradient d = grad * act'(z) with respect to z, where y = act(z), computed from y, and the sum of d over rows.
 
     Args:
         grad: [..., C], the gradient with respect to y.
         y: [..., C], the result of the activation, with the shape and dtype of `grad`.
-        act: an activation whose derivative is a function of its result: relu, sigmoid, tanh or relu6.
-        sum_rows: whether to compute the sum over rows.
+        act: the activation, whose derivative can be computed from its result: relu, sigmoid, tanh or relu6.
+        sum_rows: whether to compute the sum of d over rows.
 
     Returns:
-        d, [..., C], and its sum over all dims but the last, [C]. If `sum_rows` is False, the sum is an empty tensor
-        [0].
+        d, of shape [..., C], and its sum over all dims but the last, of shape [C]. If `sum_rows` is False, the second
+        tensor is empty.
 
     Examples:
         >>> y = torch.tensor([[0.0, 2.0], [3.0, 4.0]])

@@ -26,7 +26,7 @@ def reference(
         keep_sum: whether to return s.
 
     Returns:
-        The norm, [..., C], and s, [..., C]. If `keep_sum` is False, the second result is an empty tensor.
+        The layer norm of s, [..., C], and s, [..., C]. If `keep_sum` is False, the second tensor is empty.
 
     Examples:
         >>> x, residual = torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]])

@@ -31,12 +31,12 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result for the backward, because the derivative of relu depends only on the result."""
+    """Returns the values to save for the backward: the result, which determines relu's derivative, and the shapes."""
     return {"y": results[0], "a_sizes": arguments.a.shape, "b_sizes": arguments.b.shape}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of a and b."""
+    """Returns the gradients with respect to a and b."""
     grad = activate_backward(grad, kept.y, "relu")
     return {
         "a": grad.sum_to_size(kept.a_sizes) if "a" in needed else None,

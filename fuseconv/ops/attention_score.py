@@ -14,13 +14,13 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """The attention weights softmax(scale * q k^T + mask) over the last dim.
+    """The attention weights softmax(scale * q k^T + mask), with the softmax over the last dim.
 
     Args:
         q: [..., S, D], the queries.
         k: [..., T, D], the keys. The leading dims of q and k broadcast.
-        mask: a tensor that is added to the scores, or None. Its shape must broadcast to [..., S, T]. -inf masks a
-            position.
+        mask: a tensor that is added to the scores, or None for no mask. It must broadcast to [..., S, T]. A value of
+            -inf hides a position.
         scale: the factor by which q k^T is multiplied.
 
     Returns:
@@ -39,7 +39,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     q, k = draw(2, 3, 5, 16), draw(2, 3, 24, 16)
-    # The masks are finite, so that differences are defined. The tests cover -inf.
+    # These masks are finite, so that the differences that the tests compute are defined. Other tests cover -inf.
     causal = torch.full((24, 24), -1e4, dtype=dtype, device=device).triu(1)
     padding = torch.tensor([0.0, -1e4], dtype=dtype, device=device).repeat_interleave(12)[None, None, None]
     return [

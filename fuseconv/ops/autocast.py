@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 
 KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-"""The dispatch key of autocast, by device type."""
+"""Maps each device type to its dispatch key for autocast."""
 
 
 def current(device: str) -> torch.dtype | None:
-    """Returns the dtype that autocast uses for matrix products on a device type, or None if autocast is off."""
+    """Returns the dtype to which autocast casts the operands of matrix products, or None if autocast is disabled.
+
+    Args:
+        device: the device type, "cpu" or "cuda".
+    """
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
@@ -43,7 +47,15 @@ Policy = Callable[[list[Tensor], str], torch.dtype | None]
 
 
 def autocast_kernel(overload: torch._ops.OpOverload, policy: Policy, device: str) -> Callable[..., Any]:
-    """Returns the op's kernel for the Autocast key of `device`, which casts floating tensors and then calls the op."""
+    """Returns an op's kernel for the autocast dispatch key of a device type.
+
+    The kernel casts the floating-point tensors on this device type to one dtype, and then calls the op.
+
+    Args:
+        overload: the op.
+        policy: a function `(tensors, device) -> dtype` that selects the dtype. None for no cast.
+        device: the device type, "cpu" or "cuda".
+    """
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[device]))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

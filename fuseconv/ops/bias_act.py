@@ -32,7 +32,10 @@ def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result if the derivative depends only on the result, else x and bias, to recompute x + bias."""
+    """Returns the values to save for the backward.
+
+    These are the result if it determines the derivative of the activation, else x and bias, to recompute x + bias.
+    """
     x, bias, act = arguments.x, arguments.bias, arguments.act
     if act == "none":
         return {"act": act}
@@ -40,7 +43,7 @@ def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of x and bias."""
+    """Returns the gradients with respect to x and bias."""
     value = kept.x + kept.bias if hasattr(kept, "x") else getattr(kept, "y", None)
     grad = activate_backward(grad, value, kept.act)
     return {"x": grad, "bias": grad.sum_to_size(grad.shape[-1:]) if "bias" in needed else None}

@@ -41,15 +41,16 @@ def reference(
         weight: [O, C / groups, ...], or [C, O / groups, ...] if transposed, with the dtype of x.
         bias: [O], or None for 0.
         residual: a tensor with the shape of the result, or None for 0.
-        stride: one number per spatial dim.
-        padding: the number of zeros on each side, per spatial dim. A convolution that is not transposed also accepts
-            two numbers per spatial dim: first the zeros before each dim, then the zeros after each dim.
-        dilation: the distance between two elements of the kernel, per spatial dim.
+        stride: the stride of the convolution, one number per spatial dim.
+        padding: the number of zeros on each side of x, one number per spatial dim. A convolution that is not transposed
+            also accepts two numbers per spatial dim: first the zeros before each dim, then the zeros after each dim.
+        dilation: the distance between two elements of the kernel, one number per spatial dim.
         transposed: whether the convolution is transposed.
-        output_padding: the size added to one side of the result of a transposed convolution, per spatial dim.
+        output_padding: the size added to one side of the result of a transposed convolution, one number per spatial
+            dim.
         groups: the number of groups of channels.
-        act: the name of the activation.
-        residual_first: whether the residual is added before the activation.
+        act: the activation.
+        residual_first: whether the residual is added before the activation. If False, it is added after.
 
     Returns:
         A tensor [N, O, ...], in the channels-last format if x or weight has this format, otherwise contiguous.
@@ -74,13 +75,16 @@ def reference(
 
 
 def sides(padding: Sequence[int]) -> list[int]:
-    """Reorders a padding with two numbers per spatial dim for `torch.nn.functional.pad`."""
+    """Returns a padding with two numbers per spatial dim, in the order that `torch.nn.functional.pad` expects."""
     half = len(padding) // 2
     return [number for i in reversed(range(half)) for number in (padding[i], padding[i + half])]
 
 
 def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor, Sequence[int]]:
-    """Returns the input and a padding with one number per spatial dim. Pads the input itself if its sides differ."""
+    """Returns the input and a padding with one number per spatial dim, for `torch.convolution`.
+
+    If the two sides of a dim have different paddings, returns the padded input and a padding of 0.
+    """
     spatial = x.dim() - 2
     if transposed or len(padding) != 2 * spatial:
         return x, padding
@@ -90,7 +94,10 @@ def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor,
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
-    """Returns the memory format of a convolution's result: channels-last if an operand has only this format."""
+    """Returns the memory format of a convolution's result.
+
+    The format is channels-last if an operand is contiguous in channels-last but not in the default format.
+    """
     last = _CHANNELS_LAST.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
         return last
@@ -98,7 +105,10 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result with several ops if its gradient needs the value before the activation or the residual."""
+    """Computes the result with several ops if the gradient needs an intermediate value of the fused op, else None.
+
+    The intermediate value is the activation's input or, if the residual is added last, the activation's result.
+    """
     last = a.residual is not None and not a.residual_first
     if a.act == "none" or (a.act in FROM_RESULT and not last):
         return None

@@ -1,4 +1,4 @@
-"""Composes the help text of an op from its reference, its autocast policy and the calls that it rejects."""
+"""Composes the help text of an op from its reference, its autocast policy and its error messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that every op supports."""
 
 WIDTH = 80
+"""The maximum number of columns of a help text."""
 
 
 def signature_of(reference: Callable[..., Any]) -> inspect.Signature:
-    """Returns the signature of an op: the signature of its reference, with evaluated annotations."""
+    """Returns the signature of an op, which is the signature of its reference, with annotations as types."""
     return inspect.signature(reference, eval_str=True)
 
 
@@ -27,9 +28,9 @@ def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., A
 
     Args:
         name: the name of the op.
-        reference: the op in plain PyTorch. Its docstring gives the formula, the shapes and an example.
-        autocast: the autocast policy, whose docstring describes the casts.
-        refusals: the error messages of the op.
+        reference: the op's reference. Its docstring gives the formula, the shapes and an example.
+        autocast: the op's autocast policy. Its docstring names the dtype to which tensors are cast.
+        refusals: the error messages of the calls that the op rejects.
     """
     signature = signature_of(reference)
     parts = [
@@ -47,7 +48,10 @@ def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., A
 
 
 def _activations(signature: inspect.Signature, refusals: Sequence[str]) -> list[str]:
-    """Lists the activations if the op accepts all of them, that is, if it rejects unknown activations."""
+    """Returns the line that lists the activations. Returns no line if the op does not accept all activations.
+
+    An op accepts all activations if one of its error messages reports an unknown activation.
+    """
     if not any(message.startswith("unknown activation") for message in refusals):
         return []
     named = [name for name in signature.parameters if name == "act" or name.endswith("_act")]
@@ -60,7 +64,7 @@ def _lowered(text: str) -> str:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    """Returns a signature on one line, or with one line per parameter."""
+    """Returns a signature as text: on one line if it fits within `WIDTH` columns, else with one line per parameter."""
     short = str(signature).replace("torch.Tensor", "Tensor")
     if len(short) <= WIDTH:
         return short
@@ -69,6 +73,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
+    """Returns a section of a help text with its title and wrapped lines, or an empty string if there are no lines."""
     filled = (textwrap.fill(line, WIDTH, initial_indent="    ", subsequent_indent="        ") for line in lines)
     return "\n".join([f"{title}:", *filled]) if lines else ""
 

@@ -1,4 +1,4 @@
-"""gated_act: act(gate) * up for z = [gate, up], the elementwise part of a gated layer."""
+"""gated_act: act(gate) * up, where gate and up are the halves of z. This is the elementwise part of a gated layer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(z: Tensor, act: str) -> Tensor:
-    """act(gate) * up, where z = [gate, up] along the last dim.
+    """act(gate) * up, where gate and up are the first and the second half of z along the last dim.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
     Args:
-        z: [..., 2H]. The first H columns are the gate.
+        z: [..., 2H]. The first H columns are the gate, the last H columns are up.
         act: the activation of the gate.
 
     Returns:

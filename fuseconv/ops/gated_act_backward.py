@@ -1,4 +1,4 @@
-"""gated_act_backward: the gradient of gated_act, with both halves in one tensor."""
+"""gated_act_backward: the gradient of gated_act with respect to its operand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(grad: Tensor, z: Tensor, act: str) -> Tensor:
-    """The gradient of act(gate) * up with respect to z = [gate, up].
+    """The gradient of act(gate) * up with respect to z, where gate and up are the halves of z along the last dim.
 
     Args:
         grad: [..., H], the gradient with respect to act(gate) * up.

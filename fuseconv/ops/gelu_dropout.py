@@ -1,7 +1,7 @@
-"""gelu_dropout: dropout of gelu(x) with a mask that a seed determines.
+"""gelu_dropout: dropout of gelu(x) with a mask that is computed from a seed.
 
-The op itself is pure: `gelu_dropout(x, seed, p)` gives the same mask on every call, device, dtype and layout.
-`gelu_with_dropout(x, p, training)` is for models: it generates the seed.
+The op is a pure function: for the same shape, seed and p, `gelu_dropout(x, seed, p)` uses the same mask on every call,
+whatever the device, dtype and layout of x. Models call `gelu_with_dropout(x, p, training)`, which generates the seed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fuseconv.ops.sampling import Draw
 
 
 def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Returns dropout(gelu(x), p, training).
+    """Returns dropout(gelu(x), p, training), computed in one kernel during training.
 
-    The seed comes from torch's default generator of x's device. `torch.manual_seed` makes the mask reproducible, and
-    each replay of a CUDA graph uses a new mask. Under torch.autocast, x keeps its dtype.
+    The mask is random. It depends on the default random generator of x's device, so that `torch.manual_seed` makes it
+    reproducible, and each replay of a CUDA graph uses a new mask. Under torch.autocast, x keeps its dtype.
 
     Args:
         x: of any shape; float64, float32, float16 or bfloat16.
-        p: the probability that an element becomes 0, rounded to a multiple of 2^-16. Other elements are divided by
+        p: the probability that an element becomes 0, rounded to a multiple of 2^-16. All other elements are divided by
             1 - p.
-        training: whether dropout is applied. False gives gelu(x).
+        training: whether dropout is applied. If False, the result is gelu(x).
 
     Returns:
         A tensor with the shape and dtype of x.
@@ -52,13 +52,14 @@ def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """gelu(x) * keep / (1 - p), where keep is 0 with probability p and 1 otherwise.
 
     The random bits come from Philox 4x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with
-    the key `seed`. Element i, in row-major order, uses the counter i / 8. Its 16 random bits are half number i % 8 of
-    the counter's four words, lower halves first. The element becomes 0 if these bits are less than p 2^16, rounded.
+    the key `seed`. The element with index i in row-major order uses the counter i // 8, whose four 32-bit words are
+    eight 16-bit halves, the lower half of each word first. The element uses half i % 8, and becomes 0 if this half is
+    less than p * 2^16, rounded.
 
     Args:
         x: of any shape.
-        seed: an int64 tensor with one element.
-        p: the dropout probability, from 0 to 1.
+        seed: the seed of the mask, an int64 tensor with one element.
+        p: the probability that an element becomes 0, from 0 to 1.
 
     Returns:
         A tensor with the shape of x.
@@ -84,7 +85,7 @@ _HALF = 2**16
 
 
 def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the four random words of each counter as int64. The upper 64 bits of a counter are 0."""
+    """Returns the four random 32-bit words for each counter, as int64. The upper 64 bits of each counter are 0."""
     zero = torch.zeros_like(counter)
     x, y, z, w = counter % _WORD, counter // _WORD, zero, zero
     key0, key1 = key % _WORD, torch.div(key, _WORD, rounding_mode="floor") % _WORD
@@ -96,20 +97,20 @@ def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the upper and the lower word of a * b, computed in halves, because the product may overflow int64."""
+    """Returns the upper and the lower 32 bits of a * b, computed in 16-bit halves so that int64 does not overflow."""
     low = a * (b % _HALF)
     high = a * (b // _HALF) + low // _HALF
     return high // _HALF, high % _HALF * _HALF + low % _HALF
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Saves the arguments for the backward, which recomputes the mask."""
+    """Returns the values to save for the backward: the arguments, from which the backward recomputes the mask."""
     return vars(arguments)
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
-    """Returns the gradient of x."""
-    # gelu(32) is 32 in every dtype, so the op returns 32 times the factors for an expanded 32, a power of two.
+    """Returns the gradient with respect to x."""
+    # gelu(32) is exactly 32 in every dtype, so the op on a tensor of 32s returns 32 times each element's factor.
     factors = gelu_dropout(kept.x.new_full((), 32.0).expand(kept.x.shape), kept.seed, kept.p) / 32
     return {"x": activate_backward(grad * factors, kept.x, "gelu")}
 
@@ -151,7 +152,7 @@ def errors(device: str) -> list[Sample]:
 
 
 def like(x: Tensor, seed: Tensor, p: float) -> Tensor:  # noqa: ARG001  # the mask has x's shape
-    """Returns a tensor like the result, without the two hundred ops that compute the mask."""
+    """Returns a tensor with the dtype, shape and strides of the result, without the 200 ops that compute the mask."""
     return functional.gelu(x)
 
 

@@ -1,4 +1,4 @@
-"""Builds an op's kernel for the dispatcher's Autograd key from the op's `Gradient`."""
+"""Defines the gradient of an op, and builds the op's kernel for the dispatcher's Autograd key from the gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Values = Mapping[str, Any]
-"""Tensors and numbers by name."""
+"""Tensors, and other values such as numbers or None, by name."""
 
 
 def _itself(_: SimpleNamespace) -> None:
@@ -20,16 +20,19 @@ def _itself(_: SimpleNamespace) -> None:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of an op, written with differentiable ops, so that it can be differentiated again.
+    """The gradient of an op. It consists of differentiable ops, so that second derivatives are available.
 
     Attributes:
-        keep: a function `(arguments, results) -> values by name` that returns everything to save for the backward.
-            `arguments` holds the arguments under their names in the schema, and `results` is the tuple of results.
-        backward: a function `(kept, needed, *grads) -> gradients by argument`. `kept` holds the saved values, and
-            `needed` the names of the arguments that require a gradient; the gradients of other arguments may be
-            omitted. A grad is None if nothing depends on the corresponding result.
-        unfused: a function `(arguments) -> results` that does the same computation with several ops, for calls whose
-            gradient needs a value that the fused kernel does not write. It returns None to call the op itself.
+        keep: a function `(arguments, results) -> values by name` that returns the values to save for the backward.
+            `arguments` contains the arguments of the call as attributes with their names in the schema. `results` is
+            the tuple of the op's results.
+        backward: a function `(kept, needed, *grads) -> gradients by argument`. `kept` contains the saved values as
+            attributes, and `needed` the names of the arguments that require a gradient; the gradients of other
+            arguments may be omitted. `grads` contains the gradient with respect to each result, or None for a result
+            that does not contribute to the loss.
+        unfused: a function `(arguments) -> results` that replaces the op in a call that requires gradients. It computes
+            the results with several ops, because the gradient needs an intermediate value that the fused kernel does
+            not write. It returns None if the gradient needs no such value; then the op itself is called.
     """
 
     keep: Callable[[SimpleNamespace, tuple[Tensor, ...]], Values]
@@ -62,7 +65,14 @@ def by_reference(reference: Callable[..., Any]) -> Gradient:
 
 
 def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Callable[..., Any]:
-    """Returns an op's kernel for the Autograd key."""
+    """Returns an op's kernel for the Autograd dispatch key.
+
+    If no argument requires a gradient, the kernel only calls the op.
+
+    Args:
+        overload: the op.
+        gradient: the gradient of the op.
+    """
     schema = overload._schema.arguments
     names = [argument.name for argument in schema]
     defaults = tuple(argument.default_value for argument in schema)

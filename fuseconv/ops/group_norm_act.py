@@ -1,4 +1,4 @@
-"""group_norm_act: act(group_norm(x)) over groups of channels."""
+"""group_norm_act: group norm followed by an activation."""
 
 from __future__ import annotations
 
@@ -43,21 +43,24 @@ def reference(
         tensor([[[0., 1.],
                  [0., 1.]]])
     """
-    if x.shape[1] == 0:  # on CUDA, torch 2.11 fails without channels
+    if x.shape[1] == 0:  # on CUDA, torch 2.11 raises an error if there are no channels
         return activate(x.contiguous(), act)
     # torch.nn.functional.group_norm cannot be used, because it rejects groups of one element.
     return activate(torch.group_norm(x.contiguous(), groups, weight, bias, eps), act)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the arguments, and the result if the derivative of the activation depends only on the result."""
+    """Returns the values to save for the backward: the arguments, and the result if it determines act's derivative."""
     act = arguments.act
     return vars(arguments) | {"result": results[0] if act in FROM_RESULT and act != "none" else None}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of x, weight and bias. Calls PyTorch's kernel unless they are differentiated again."""
-    # PyTorch's kernel divides by the number of elements.
+    """Returns the gradients with respect to x, weight and bias.
+
+    Calls PyTorch's kernel, or differentiable ops if the gradients may be differentiated again.
+    """
+    # PyTorch's kernel divides by the number of elements, so it cannot be called if x is empty.
     by_kernel = not torch.is_grad_enabled() and kept.x.numel() > 0
     return (_gradients_by_kernel if by_kernel else _gradients_by_ops)(kept, needed, grad)
 
@@ -90,6 +93,7 @@ def _gradients_by_ops(kept: SimpleNamespace, needed: frozenset[str], grad: Tenso
 
 
 def _channel_sums(x: Tensor) -> Tensor:
+    """Returns the sum of [N, C, ...] over all dims but the channels, [C]."""
     return x.sum([0, *range(2, x.dim())])
 
 

@@ -1,4 +1,4 @@
-"""layer_norm_act: act(layer_norm(x)) over the last dim."""
+"""layer_norm_act: layer norm over the last dim, followed by an activation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Locates the compiled op libraries and loads them once.
+"""Locates the compiled op libraries and loads them.
 
-Loading requires torch but not this package: a process that has a bundle but no fuseconv calls `torch.ops.load_library`
-on the same files. If a process loads several copies, the first copy that contains an op registers the op.
+The libraries need torch but not this package: a process that uses a bundle without fuseconv calls
+`torch.ops.load_library` on the copies in the bundle. If a process loads several copies of a library, the first copy
+that contains an op registers the op.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import torch
 from fuseconv.errors import FileError
 
 FOLDER = Path(__file__).parent.parent / "lib"
-"""The folder into which the build installs the libraries."""
+"""The folder of the installed package into which the build puts the libraries."""
 
 _FILES = {"cpu": ("libfuseconv_cpu.so",), "cuda": ("libfuseconv_cpu.so", "libfuseconv_cuda.so")}
 
 PLUGINS = {"cpu": "libfuseconv_ort_cpu.so", "cuda": "libfuseconv_ort_cuda.so"}
-"""The file name of the op library for ONNX Runtime, by device."""
+"""The file name of the op library for ONNX Runtime, by device: "cpu" or "cuda"."""
 
 
 def library_paths(device: str) -> list[Path]:
-    """Returns the paths of the libraries that a bundle for `device` ("cpu" or "cuda") must contain, in loading order.
+    """Returns the paths of the op libraries that a bundle must contain, in the order in which they must be loaded.
+
+    Args:
+        device: the device of the bundle, "cpu" or "cuda".
 
     Raises:
-        FileError: a library is not built.
+        FileError: a library has not been built.
     """
     paths = [FOLDER / name for name in _FILES[device]]
     for path in paths:
@@ -39,10 +43,13 @@ def library_paths(device: str) -> list[Path]:
 
 
 def plugin_path(device: str) -> Path:
-    """Returns the path of the op library for ONNX Runtime on "cpu" or "cuda", which contains the same kernels.
+    """Returns the path of the op library for ONNX Runtime, which contains the same kernels as the libraries for torch.
+
+    Args:
+        device: the device of the ONNX model, "cpu" or "cuda".
 
     Raises:
-        FileError: the library is not built.
+        FileError: the library has not been built.
     """
     path = FOLDER / PLUGINS[device]
     if not path.is_file():
@@ -56,10 +63,10 @@ def plugin_path(device: str) -> Path:
 
 
 def load() -> None:
-    """Loads the CPU library, and the CUDA library if torch supports CUDA and the library was built.
+    """Loads the CPU library into torch, and also the CUDA library if it was built and torch supports CUDA.
 
     Raises:
-        FileError: the CPU library is not built or cannot be loaded.
+        FileError: the CPU library has not been built, or a library cannot be loaded.
     """
     device = "cuda" if torch.version.cuda and (FOLDER / _FILES["cuda"][-1]).is_file() else "cpu"
     for path in library_paths(device):

@@ -1,6 +1,7 @@
-"""Fake kernels for ops with an activation, which they skip.
+"""Builds faster fake kernels for ops with an activation.
 
-A fake kernel runs for each match, and an activation changes no shape.
+A fake kernel runs for each match, so its speed matters. It can omit the activation, because an activation changes
+neither the shape nor the dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from fuseconv.ops.activation import parse_activation
 
 
 def without_activation(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a fake kernel that calls `reference` without the activation. It only validates the argument `act`."""
+    """Returns a fake kernel that runs `reference` with the activation "none".
+
+    The fake kernel raises `ValueError` if the argument `act` is invalid.
+    """
     signature = inspect.signature(reference)
 
     def like(*args: Any, **kwargs: Any) -> Tensor:

@@ -35,9 +35,9 @@ def reference(
         bias: [N], or None for 0.
         residual: [..., N], or None for 0.
         act: the name of the activation.
-        backend: the implementation of the product on CUDA: "auto", which selects the fastest for the shape, or
-            "cublaslt", "sm90", "cublas", "aten", "sm80" or "tf32x3".
-        tf32: whether float32 products may use TF32 on CUDA.
+        backend: the implementation of the matrix product on CUDA: "cublaslt", "sm90", "cublas", "aten", "sm80",
+            "tf32x3", or "auto", which selects the fastest implementation for the shape.
+        tf32: whether float32 matrix products may use TF32 on CUDA.
 
     Returns:
         A tensor [..., N].
@@ -52,7 +52,10 @@ def reference(
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result with several ops if its gradient needs the product before the activation or the residual."""
+    """Computes the result with several ops if the gradient needs an intermediate value of the fused op, else None.
+
+    The intermediate value is the activation's input or, if there is a residual, the activation's result.
+    """
     if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None
     inner = a.act if a.act in FROM_RESULT else "none"
@@ -67,11 +70,15 @@ def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
 
 
 LARGE = 512
-"""If all sizes of a matrix product are at least this large, copying its operands is cheap compared with the product."""
+"""The minimum of all three sizes of a matrix product from which copying its operands is cheap compared with the
+product."""
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a @ b. Large f32 products on CUDA use linear_act, whose Tensor Core kernels need k to be innermost."""
+    """Returns a @ b. Uses linear_act for large float32 products on CUDA, unless torch may use TF32.
+
+    linear_act's Tensor Core kernels need both operands contiguous along the summed axis, so the operands are copied.
+    """
     f32 = a.is_cuda and a.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     if f32 and min(*a.shape, b.shape[1]) >= LARGE:
         product: Tensor = linear_act(a.contiguous(), b.t().contiguous())

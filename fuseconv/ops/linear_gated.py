@@ -20,13 +20,13 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "silu") -> Tensor:
-    """act(gate) * up, where x weight^T + bias = [gate, up] along the last dim.
+    """act(gate) * up, where [gate, up] = x weight^T + bias, split in halves along the last dim.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
     Args:
         x: [..., K].
-        weight: [2H, K]. The first H rows are the gate's.
+        weight: [2H, K], with the dtype of x. The first H rows compute the gate, the last H rows up.
         bias: [2H], or None for 0.
         act: the activation of the gate.
 
@@ -38,12 +38,12 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
         tensor([[6.]])
     """
     product = functional.linear(x, weight, bias)
-    width = weight.shape[0] // 2  # one formula for both halves, as ONNX bodies are captured for any row count
+    width = weight.shape[0] // 2  # both halves by the same formula, because ONNX functions are captured for any size
     return activate(product.narrow(-1, 0, width), act) * product.narrow(-1, width, width)
 
 
 def _unfused(a: SimpleNamespace) -> Tensor:
-    """Computes the result with two ops, because the gradient needs the product, which the fused op does not write."""
+    """Computes the result with two ops, because the gradient needs the matrix product, which the fused op discards."""
     y: Tensor = gated_act(linear_act(a.x, a.weight, a.bias), a.act)
     return y
 

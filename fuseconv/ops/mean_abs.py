@@ -1,4 +1,4 @@
-"""mean_abs: the mean of |x| over some dims."""
+"""mean_abs: the mean of |x| over the given dims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuseconv.ops.reduction import reduction_errors, reduction_samples, spread
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """The mean of |x| over some dims.
+    """The mean of |x| over the given dims.
 
     Args:
         x: of any shape.
@@ -31,13 +31,13 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the arguments and the number of elements per mean for the backward."""
+    """Returns the values to save for the backward: the arguments, and the number of elements in each mean."""
     x, results_count = arguments.x, results[0].numel()
     return {**vars(arguments), "count": x.numel() // results_count if results_count else 1}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
-    """Returns the gradient of x, which is 0 where x is 0."""
+    """Returns the gradient with respect to x, which is 0 where x is 0."""
     return {"x": kept.x.sign() * spread(grad / kept.count, kept.x, kept.dim, kept.keepdim)}
 
 

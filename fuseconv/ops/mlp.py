@@ -1,4 +1,4 @@
-"""mlp: two or three layers act(h weight^T + bias) in sequence, with widths of at most 256."""
+"""mlp: two or three linear layers, each followed by an activation, with widths of at most 256."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reference(
     of `act`.
 
     Args:
-        x: [..., K]. K and all other widths are at most 256.
+        x: [..., K]. K, N1, N2 and N3 must be at most 256.
         weight1: [N1, K], with the dtype of x.
         bias1: [N1], or None for 0.
         weight2: [N2, N1].
@@ -62,7 +62,7 @@ def reference(
 
 
 def unfused(arguments: SimpleNamespace) -> Any:
-    """Computes the result with linear_act, because the gradient needs values that the fused kernel does not write."""
+    """Computes the result with one linear_act per layer, because the gradient needs the results of the hidden layers."""
     a = arguments
     h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
     if a.weight3 is not None:
@@ -72,7 +72,8 @@ def unfused(arguments: SimpleNamespace) -> Any:
 
 
 MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
-"""Calls with more 64-row tiles than half, all and twice the SMs of an H200. The kernels change at these row counts."""
+"""Calls that are made only on CUDA: the rows, the widths and the activation of each. They have more tiles of 64 rows than
+half, all and twice the SMs of an H200, because the op uses different kernels at these row counts."""
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -100,7 +101,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             *(MANY_ROWS if device == "cuda" else ()),
         )
     ]
-    # With positive weights, an infinite input gives infinite results. They are NaN if a kernel uses a missing column.
+    # With positive weights, an infinite input gives infinite results. If a kernel reads a padding column, they are NaN.
     infinite = draw(70, 256)
     infinite[3, 5] = torch.inf
     positive = (draw(200, 256).abs(), draw(200), draw(136, 200).abs(), None)

@@ -13,7 +13,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The product a * b plus c.
+    """a * b + c.
 
     Args:
         a: of any shape.
@@ -32,7 +32,7 @@ def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Saves the shapes, and each factor if the gradient of the other factor is needed."""
+    """Returns the values to save for the backward: the shapes, and each factor if the other one requires a gradient."""
     a, b, c = arguments.a, arguments.b, arguments.c
     return {
         "a": a if b.requires_grad else None,
@@ -44,7 +44,7 @@ def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of a, b and c."""
+    """Returns the gradients with respect to a, b and c."""
     return {
         "a": (grad * kept.b).sum_to_size(kept.a_sizes) if "a" in needed else None,
         "b": (grad * kept.a).sum_to_size(kept.b_sizes) if "b" in needed else None,

@@ -31,7 +31,10 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result, the shapes, and each factor if the gradient of the other factor is needed."""
+    """Returns the values to save for the backward.
+
+    These are the result, the shapes, and each factor if the other factor requires a gradient.
+    """
     a, b = arguments.a, arguments.b
     return {
         "y": results[0],
@@ -43,7 +46,7 @@ def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of a and b."""
+    """Returns the gradients with respect to a and b."""
     grad = activate_backward(grad, kept.y, "tanh")
     return {
         "a": (grad * kept.b).sum_to_size(kept.a_sizes) if "a" in needed else None,

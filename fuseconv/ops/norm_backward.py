@@ -1,4 +1,7 @@
-"""norm_backward: the gradients of layer norm and RMS norm, and of the ops that contain them."""
+"""norm_backward: the gradients with respect to the operands of layer norm and RMS norm.
+
+Also builds the gradients of the ops that contain a norm.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,22 @@ def reference(
     centred: bool,
     affine: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of n * weight + bias, where n = (x - m) / sqrt(v + eps) over the last dim.
+    """The gradients with respect to x, weight and bias of n * weight + bias, where n = (x - m) / sqrt(v + eps).
 
     Args:
         grad: [..., C], the gradient with respect to the result of the norm.
         x: [..., C], the input of the norm.
         weight: [C], or None for 1.
-        grad_sum: [..., C], added to the gradient of x, or None for 0.
+        grad_sum: [..., C], added to the gradient with respect to x, or None for 0.
         eps: the eps of the norm.
-        centred: True for layer norm, where m is the mean and v the variance. False for RMS norm, where m is 0 and v the
-            mean of squares.
-        affine: whether to compute the gradients of weight and bias.
+        centred: True for layer norm, where m is the mean and v the variance over the last dim. False for RMS norm,
+            where m is 0 and v the mean of squares over the last dim.
+        affine: whether to compute the gradients with respect to weight and bias.
 
     Returns:
-        The gradient of x, [..., C]; the gradient of the weight, [C], or an empty tensor if `affine` is False; and the
-        gradient of the bias, [C], or an empty tensor if `affine` or `centred` is False.
+        The gradient with respect to x, [..., C]; the gradient with respect to weight, [C], or an empty tensor if
+        `affine` is False; and the gradient with respect to bias, [C], or an empty tensor if `affine` or `centred` is
+        False.
 
     Examples:
         >>> x = torch.tensor([[1.0, 3.0], [2.0, 6.0]])
@@ -61,7 +65,7 @@ def reference(
         grad_x = grad_x + grad_sum.to(wide)
     none = x.new_empty((0,))
     rows = list(range(x.dim() - 1))
-    # torch sums over all dims if the list of dims is empty, so one dim is added.
+    # If x has one dim, there are no dims to sum over, but torch sums over all dims for an empty list. So one dim is added.
     weight_sum = (g * n).unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine else none
     bias_sum = g.unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine and centred else none
     return grad_x.to(x.dtype).contiguous(), weight_sum, bias_sum
@@ -109,7 +113,12 @@ norm_backward = Op("norm_backward", reference, samples, errors, autocast=single)
 
 
 def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tensor]) -> Gradient:
-    """Returns the gradient of act(norm(x)). `before_act(arguments)` recomputes norm(x)."""
+    """Returns the gradient of an op that computes act(norm(x)).
+
+    Args:
+        centred: True for layer norm, False for RMS norm.
+        before_act: a function that recomputes norm(x), the input of the activation, from the op's arguments.
+    """
 
     def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
         act = arguments.act
@@ -126,7 +135,13 @@ def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tens
 
 
 def sum_norm_gradient(*, centred: bool) -> Gradient:
-    """Returns the gradient of norm(x + residual) and of the sum, which is recomputed if it was not kept."""
+    """Returns the gradient of an op that returns norm(x + residual) and, if `keep_sum` is set, the sum x + residual.
+
+    Without `keep_sum`, the backward recomputes the sum.
+
+    Args:
+        centred: True for layer norm, False for RMS norm.
+    """
 
     def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
         terms = {"x": None, "residual": None} if arguments.keep_sum else {}

@@ -1,7 +1,7 @@
-"""The Python side of an op: its plain PyTorch reference, its samples, and its registration with torch.
+"""Defines the Python side of an op: its reference in plain PyTorch, its sample calls, and its registration with torch.
 
-The compiled library contains the kernels and the schema. Everything else is derived from `reference`: the fake kernel,
-the expected results of the tests, and the gradient, unless the op defines a faster gradient.
+The compiled library contains the op's schema and kernels. The fake kernel, the expected results of the tests, and the
+gradient are derived from the reference, unless the op defines a faster fake kernel or gradient.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample call of an op. If the call must fail, `matches` is a regular expression for the error message."""
+    """A sample call of an op.
+
+    Attributes:
+        name: the name of the sample in tests.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        matches: a regular expression that matches the error message if the call must fail. Empty if it must succeed.
+    """
 
     name: str
     args: tuple[Any, ...]
@@ -41,19 +48,19 @@ class Op(Generic[P, R]):
     """An op of the library. Calling the object calls the op through the dispatcher, and `help` describes the op.
 
     Attributes:
-        name: the name in the `fuseconv` namespace.
-        reference: the same computation in plain PyTorch. It takes the op's arguments, returns the op's results, works
-            on fake tensors with symbolic sizes, and is differentiable.
+        name: the name of the op in the `fuseconv` namespace.
+        reference: a function with the op's arguments and results, written in plain PyTorch. It is differentiable and
+            works on fake tensors with symbolic sizes.
         samples: a function `(device, dtype) -> calls` that returns calls which the op must support.
-        errors: a function `(device) -> calls` that returns calls which the op must reject, each with its error message.
-        gradient: the gradient of the op. If None, the backward recomputes `reference` and differentiates it.
-        autocast: the policy that selects the dtype of the op's floating tensors under torch.autocast.
-        like: the fake kernel of an op with a long reference: a function that returns tensors with the dtypes, shapes
-            and strides of the results. If None, the fake kernel runs `reference`.
+        errors: a function `(device) -> calls` that returns calls which the op must reject, with their error messages.
+        gradient: the gradient of the op. If None, the backward recomputes the reference and differentiates it.
+        autocast: the policy that selects the dtype of the op's floating-point tensors under torch.autocast.
+        like: a function with the op's arguments that returns tensors with the dtypes, shapes and strides of the
+            results, and replaces a slow reference in the fake kernel. If None, the fake kernel runs the reference.
         decomposes: whether AOTInductor compiles the reference instead of calling the op. This is faster for ops without
-            a matrix product, because the compiler fuses their references with the neighbouring ops.
-        onnx_node: whether ONNX models call the op as a node of the domain com.fuseconv. False for an op that consists
-            of standard ONNX ops which ONNX Runtime fuses itself: its reference is exported instead.
+            a matrix product, because the compiler fuses the reference with the neighbouring ops.
+        onnx_node: whether ONNX models contain the op as a node of the domain com.fuseconv. If False, ONNX models
+            contain the standard ONNX ops of the reference, which ONNX Runtime fuses itself.
     """
 
     name: str
@@ -86,7 +93,10 @@ class Op(Generic[P, R]):
         return overload
 
     def adopt(self) -> None:
-        """Registers the fake kernel, the gradient and the autocast kernels. Call it once, after loading the library."""
+        """Registers the op's fake kernel, gradient and autocast kernels with torch.
+
+        Call this method once, after loading the library.
+        """
         torch.library.register_fake(f"{NAMESPACE}::{self.name}", self._fake)
         gradient = self.gradient or by_reference(self.reference)
         _LIBRARY.impl(self.name, autograd_kernel(self.overload, gradient), "Autograd")
@@ -94,10 +104,11 @@ class Op(Generic[P, R]):
             _LIBRARY.impl(self.name, autocast_kernel(self.overload, self.autocast, device), key)
 
     def refusals(self) -> list[str]:
-        """Runs the calls that the op must reject, on the CPU, and returns their error messages."""
+        """Makes the calls that the op must reject, on the CPU, and returns the error messages."""
         return [_refusal(self, sample) for sample in self.errors("cpu")]
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the fake kernel: returns new tensors like the results of the op."""
         # A reference may return an argument or a view of an argument, but an op always returns new tensors.
         results: Any = (self.like or self.reference)(*args, **kwargs)
         if isinstance(results, Tensor):
@@ -106,6 +117,7 @@ class Op(Generic[P, R]):
 
 
 def _refusal(op: Op[..., Any], sample: Sample) -> str:
+    """Returns the first line of the error message of a call that must fail, without the name of the op."""
     try:
         op(*sample.args, **sample.kwargs)
     except RuntimeError as error:
@@ -114,7 +126,10 @@ def _refusal(op: Op[..., Any], sample: Sample) -> str:
 
 
 class _Doc:
-    """A descriptor for `__doc__`: the docstring of the class `Op`, or an op's help text, computed on access."""
+    """A descriptor for `Op.__doc__`. It returns the docstring of the class, or an instance's help text.
+
+    The help text is computed on access.
+    """
 
     def __init__(self, of_class: str) -> None:
         self.of_class = of_class

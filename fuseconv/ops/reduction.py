@@ -10,7 +10,14 @@ from fuseconv.ops.sampling import Draw
 
 
 def spread(grad: Tensor, x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
-    """Returns the gradient of a reduction's result as a view that broadcasts with x. `dim` is the op's argument."""
+    """Returns a gradient with respect to the result of a reduction as a view that broadcasts with the operand.
+
+    Args:
+        grad: the gradient with respect to the result.
+        x: the operand of the reduction, of any shape.
+        dim: the reduced dims. An empty list stands for all dims.
+        keepdim: whether the result has the reduced dims with size 1.
+    """
     if keepdim or not dim or x.dim() == 0:
         return grad
     for axis in sorted(axis % x.dim() for axis in dim):
@@ -19,7 +26,7 @@ def spread(grad: Tensor, x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
 
 
 def reduction_samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Returns calls `(x, dim, keepdim)` with the layouts that are difficult for a reduction."""
+    """Returns calls `(x, dim, keepdim)` with shapes and layouts that are difficult for a reduction kernel."""
     draw = Draw(device, dtype)
     x = draw(3, 5, 7, 4)
     return [

@@ -1,4 +1,4 @@
-"""rms_norm: act(rms_norm(x)) over the last dim."""
+"""rms_norm: RMS norm over the last dim, followed by an activation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates the tensors of the sample calls, in shapes and layouts that are difficult for kernels."""
+"""Generates random tensors for sample calls, in layouts that are difficult for kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from torch import Tensor
 
 
 class Draw:
-    """Generates normal random tensors of one device and dtype. The tensors are the same on every run."""
+    """Generates normally distributed random tensors of one device and dtype, which are the same on every run.
+
+    Args:
+        device: the device of the tensors.
+        dtype: the dtype of the tensors.
+        seed: the seed of the random generator.
+    """
 
     def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
         self.device = device
@@ -17,28 +23,28 @@ class Draw:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Returns a contiguous tensor."""
+        """Returns a contiguous tensor whose elements have a standard deviation of `scale`."""
         values = torch.randn(shape, generator=self._generator, dtype=torch.float64) * scale
         return values.to(self.dtype).to(self.device)
 
     def permuted(self, *shape: int) -> Tensor:
-        """Returns a tensor whose memory order is the reverse of its dims."""
+        """Returns a tensor whose first dim is the innermost in memory, and whose last dim is the outermost."""
         return self(*reversed(shape)).permute(*reversed(range(len(shape))))
 
     def across(self, *shape: int) -> Tensor:
-        """Returns a tensor whose last two dims are swapped in memory."""
+        """Returns a tensor whose second-to-last dim is the innermost in memory."""
         return self(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
 
     def strided(self, *shape: int) -> Tensor:
-        """Returns every second element, along the last dim, of a larger tensor."""
+        """Returns a view with a stride of 2 elements along the last dim."""
         return self(*shape[:-1], 2 * shape[-1])[..., ::2]
 
     def padded(self, *shape: int) -> Tensor:
-        """Returns a tensor whose rows are dense but not adjacent in memory."""
+        """Returns a view whose rows are contiguous but separated by 3 elements in memory."""
         return self(*shape[:-1], shape[-1] + 3)[..., : shape[-1]]
 
     def unaligned(self, *shape: int) -> Tensor:
-        """Returns a dense tensor that starts one element after an aligned address."""
+        """Returns a contiguous tensor that starts one element after an aligned address."""
         count = 1
         for size in shape:
             count *= size

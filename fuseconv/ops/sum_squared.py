@@ -1,4 +1,4 @@
-"""sum_squared: the sum of x^2 over some dims."""
+"""sum_squared: the sum of x^2 over the given dims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """The sum of x^2 over some dims.
+    """The sum of x^2 over the given dims.
 
     Args:
         x: of any shape.
@@ -33,12 +33,12 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Saves the arguments for the backward."""
+    """Returns the values to save for the backward: the arguments."""
     return vars(arguments)
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
-    """Returns the gradient of x."""
+    """Returns the gradient with respect to x."""
     return {"x": 2 * kept.x * spread(grad, kept.x, kept.dim, kept.keepdim)}
 
 

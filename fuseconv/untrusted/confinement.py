@@ -79,7 +79,7 @@ def confine() -> None:
 
 
 def allow_seconds(seconds: int) -> None:
-    """Limits the CPU time of this process to the time used so far plus about `seconds`. Then SIGXCPU ends the process."""
+    """Limits this process to about `seconds` more seconds of CPU time, after which SIGXCPU ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = _within(int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
@@ -115,7 +115,7 @@ def _filter_calls(column: int, architecture: int) -> None:
 
 
 def _program(column: int, architecture: int) -> bytes:
-    """Assembles the BPF program of the filter. Each check either falls through to a rejection or jumps to the next check.
+    """Returns the BPF program of the filter. Each check falls through to its rejection, or jumps to the next check.
 
     The arguments are the arguments of `_filter_calls`.
     """

@@ -20,11 +20,11 @@ _PROTOCOLS = range(6)
 
 
 def container_of(head: bytes, size: int) -> Container:
-    """Returns the container format of a file, or "" if the format is unknown. "native" is a binary executable or library.
+    """Returns the container format of a file, or "" if the format is unknown.
 
-    Safetensors is checked first, because the first byte of a safetensors file is the low byte of a length and may equal
-    the first byte of any other format. The first eight bytes of another format are a valid length that is followed by
-    `{` only if the file was crafted.
+    "native" stands for executables and shared libraries. Safetensors is checked first, because the first byte of a
+    safetensors file is the low byte of a length and may equal the first byte of any other format. The first eight bytes
+    of another format are a valid length that is followed by `{` only if the file was crafted.
 
     Args:
         head: the first `HEAD` bytes of the file, or fewer if it is shorter.

@@ -1,8 +1,8 @@
 """Opens untrusted files. All other modules open such files through this module.
 
-A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Therefore only regular files
-are opened, and reading stops at a size limit. Symbolic links are followed by default, because the user chooses the path
-and model caches consist of links. `links=False` rejects a link, for folders whose files must not be elsewhere.
+A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Therefore only regular
+files are opened, and reading stops at a size limit. Symbolic links are followed by default, because the user chooses
+the path and model caches consist of links. `links=False` rejects a link, for folders whose files must not be elsewhere.
 
 A file that is run as code must also be protected from changes by other users; see `check_unshared`.
 """
@@ -77,7 +77,9 @@ def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True
 
 
 def check_plain(path: Path, *, links: bool = True) -> os.stat_result:
-    """Checks that a path leads to a regular file, and returns the file's status. For libraries that open a file by path.
+    """Returns the status of a regular file, or raises an error if the path does not lead to a regular file.
+
+    Use it for a file that a library opens by its path.
 
     Raises:
         OSError: the file cannot be opened or is not a regular file.
@@ -179,7 +181,7 @@ def _user(uid: int) -> str:
 
 
 def _is_private(gid: int, uid: int) -> bool:
-    """Returns whether a group is a user's private group: its number or name is the user's, and it has no other member."""
+    """Returns whether a group is a user's private group: it has the user's number or name, and no other members."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:

@@ -22,8 +22,8 @@ from functools import cache
 import torch
 
 NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "torchvision"})
-"""The namespaces whose ops may be permitted. `quantized` and `mkldnn` are missing because their ops take packed weights,
-`c10d` and `symm_mem` because their ops communicate with other processes."""
+"""The namespaces whose ops may be permitted. `quantized` and `mkldnn` are missing because their ops take packed
+weights, `c10d` and `symm_mem` because their ops communicate."""
 
 _TORCHS_OWN = re.compile(
     r"^(_?aten|ao|bucketing|_?c10d\w*|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order|_?inductor\w*|mkl\w*"
@@ -93,7 +93,7 @@ _LAYOUTS = re.compile(
     r"|s?spaddmm|hspmm|copy_sparse_to_sparse_?|to_padded_tensor|dequantize|quantize_\w+|empty_quantized|int_repr|qscheme"
     r"|q_\w+|choose_qparams_optimized)$"
 )
-"""Matches ops that create or take tensors that are not strided: sparse, nested, quantized, or in a library's layout."""
+"""Matches ops on tensors that are not strided: sparse, nested, quantized, or library-specific."""
 
 _PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
 """Matches ops that take data which another op has packed, or a library's workspace buffer."""
