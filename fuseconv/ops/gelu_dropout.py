@@ -19,7 +19,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Returns dropout(gelu(x), p, training), computed in one kernel during training.
+    """Returns dropout(gelu(x), p, training).
 
     The mask is random. It depends on the default random generator of x's device, so that `torch.manual_seed` makes it
     reproducible, and each replay of a CUDA graph uses a new mask. Under torch.autocast, x keeps its dtype.

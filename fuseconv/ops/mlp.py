@@ -62,7 +62,7 @@ def reference(
 
 
 def unfused(arguments: SimpleNamespace) -> Any:
-    """Computes the result with one linear_act per layer, because the gradient needs the results of the hidden layers."""
+    """Computes the result with one linear_act per layer, because the gradient needs the hidden layers' results."""
     a = arguments
     h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
     if a.weight3 is not None:
@@ -72,8 +72,8 @@ def unfused(arguments: SimpleNamespace) -> Any:
 
 
 MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
-"""Calls that are made only on CUDA: the rows, the widths and the activation of each. They have more tiles of 64 rows than
-half, all and twice the SMs of an H200, because the op uses different kernels at these row counts."""
+"""Calls for CUDA only: the rows, the widths and the activation of each. They have more tiles of 64 rows than half, all
+and twice the SMs of an H200, because the op uses different kernels at these row counts."""
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:

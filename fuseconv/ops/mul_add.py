@@ -13,7 +13,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a * b + c.
+    """The product a * b plus c.
 
     Args:
         a: of any shape.

@@ -65,7 +65,7 @@ def reference(
         grad_x = grad_x + grad_sum.to(wide)
     none = x.new_empty((0,))
     rows = list(range(x.dim() - 1))
-    # If x has one dim, there are no dims to sum over, but torch sums over all dims for an empty list. So one dim is added.
+    # If x has one dim, the list of dims would be empty, and torch would sum over all dims. So one dim is added.
     weight_sum = (g * n).unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine else none
     bias_sum = g.unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine and centred else none
     return grad_x.to(x.dtype).contiguous(), weight_sum, bias_sum

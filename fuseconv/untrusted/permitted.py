@@ -102,9 +102,10 @@ _trusted = False
 
 
 def trust_libraries() -> None:
-    """Permits the ops of other libraries for the rest of this process. Call it when the user has trusted such a library.
+    """Permits the ops of other libraries for the rest of this process.
 
-    The ops in torch's own namespaces stay restricted.
+    Call this function after the user has trusted code that registers ops. The ops in torch's own namespaces stay
+    restricted.
     """
     global _trusted  # noqa: PLW0603 - the ops of a process are global too
     _trusted = True
