@@ -1,6 +1,7 @@
-"""Generates adversarial operands for an excerpt: operands of other magnitudes, layouts and sizes.
+"""Generates adversarial operands for an excerpt: operands whose magnitudes, layouts and sizes differ from the examples.
 
-Values that do not depend on an input are kept, because they belong to the model. All other operands are random.
+An operand that does not depend on an input of the program, such as a weight, keeps its value from the model. All other
+operands are random.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _EQUAL = 4
 
 @dataclass(frozen=True)
 class Hard:
-    """How operands are generated.
+    """One way to generate adversarial operands.
 
     Attributes:
         values: the kind of values: a magnitude, special values, or a layout.
         sizes: how the symbolic sizes are chosen. `unlike`: small and distinct. `equal`: all equal, and equal to a
-            static size, so that axes cannot be told apart by size. `one`: the smallest allowed size except 0, which
+            static size, so that size does not distinguish the axes. `one`: the smallest allowed size above 0; 1
             broadcasts. `empty`: 0 where allowed, the others small and distinct. `longest`: one size as large as its
             range and `LARGEST` allow, the others small and distinct.
     """
@@ -79,12 +80,15 @@ HARD = (
 
 
 def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collection[Hard]:
-    """Returns the elements of `HARD` on which a rule must hold. Elements that are alike for the excerpt occur once.
+    """Returns the elements of `HARD` on which the replacement must agree with the matched ops.
+
+    If no operand of the excerpt has a symbolic size or stride, each kind of values is returned only once, because
+    `Hard.sizes` then has no effect.
 
     Args:
         ledger: the ledger.
-        excerpt: an excerpt of the ledger. If it has no symbolic size, elements that differ only in `sizes` are alike.
-        rule: the rule.
+        excerpt: an excerpt of the ledger.
+        rule: the rule that the excerpt applies.
         edges: the values at which ops of the excerpt change behavior.
     """
     fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
@@ -98,19 +102,19 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
 def draw(
     ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
 ) -> list[Any] | None:
-    """Generates the operands of an excerpt.
+    """Returns one set of random operands for an excerpt, or None if no such operands exist.
 
-    Returns None if an operand that must be random is not a tensor or has a data-dependent size, or if the excerpt has
-    no sizes of the requested kind.
+    None is returned if an operand that must be random is not a tensor or has a data-dependent size, or if the excerpt
+    has no sizes of the kind that `how` requests.
 
     Args:
         ledger: the ledger.
         excerpt: one of its excerpts.
         captured: the values of the operands on the example inputs. Operands that do not depend on an input keep these
             values.
-        how: how to generate the operands.
+        how: the kinds of values and sizes to generate.
         edges: the values at which ops of the excerpt change behavior.
-        domain: the floats that may occur.
+        domain: the floating-point values that may occur.
     """
     fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
@@ -148,7 +152,7 @@ def _drawn(
     seed: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """Generates a tensor for an operand. Its axes have the same order in memory as in the program."""
+    """Returns a random tensor for an operand. Its axes have the same order in memory as in the program."""
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
@@ -181,7 +185,7 @@ def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any,
 
 
 def _longest(sizes: dict[Any, int], shapes: Sequence[Any], ranges: Mapping[Any, Any]) -> dict[Any, int]:
-    """Returns sizes of which one is as large as its range and `LARGEST` allow. Empty if no size can become larger."""
+    """Returns the sizes with one of them as large as its range and `LARGEST` allow, or {} if none can become larger."""
     best = dict(sizes)
     for symbol, size in sizes.items():
         upper = ranges[symbol].upper if symbol in ranges else sympy.oo
@@ -205,7 +209,7 @@ def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
 
 
 def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
-    """Returns a key of an excerpt. Excerpts with the same key give the same results on the same random values."""
+    """Returns a cache key of an excerpt. Excerpts with equal keys give equal results on equal random values."""
     operands = [
         ("drawn", key_of(node.meta.get("val"))) if node in ledger.varying else ("own", key_of(value))
         for node, value in zip(excerpt.operands, captured, strict=True)

@@ -1,8 +1,8 @@
 """Proves a rule by algebra: evaluates the example before and after the rule over a finite field, without rounding.
 
-Expressions that differ in the field are different, even if the difference is below every tolerance. However, functions
-are treated as unknown, and floats near irrational numbers as exact. So if two expressions differ in the field but agree
-in float64, they may be equal by an identity of a function or number that algebra does not know.
+The evaluation finds differences that are below every floating-point tolerance. However, it treats functions such as exp
+as unknown, and floats that approximate irrational numbers as exact. So two expressions that differ in the field but
+agree in float64 may still be equal, by an identity of a function or number that the evaluation does not know.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _TRIANGLES = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default
 
 
 def _is_far(tensor: Tensor, diagonal: int = 0) -> bool:
-    """Returns whether a diagonal lies outside a matrix, so that its position does not matter."""
+    """Returns whether `diagonal` lies outside the matrix `tensor`, so that its exact position does not matter."""
     return abs(diagonal) >= min(tensor.shape[-2:])
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of the algebra: equal, different, or not applicable, with the details."""
+    """The result of the algebraic check: equal, different, or not applicable, with the details."""
 
     ok: bool
     detail: str
@@ -56,10 +56,10 @@ class Proof:
 class _Evaluation(Runner):
     """Evaluates a graph on residues. Fused ops are evaluated by their reference, attention by its formula.
 
-    Integers and bools are not residues; they have random values. This suffices if they are only moved, or used as
-    indices or masks of residues. Elementwise functions of bools are accepted too, because the random values cover every
-    combination. Other functions of integers are not accepted: they would be checked only at the random values, because
-    the field has no order, sign or division with remainder.
+    Integer and bool tensors are not residues; they have random values. This suffices if the ops only move them, or use
+    them as indices or masks of residues. Elementwise functions of bools are accepted too, because the random values
+    cover every combination. Other functions of integers are not accepted: the field has no order, sign or division with
+    remainder, so that such functions would be checked only at the random values.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -101,7 +101,7 @@ class _Evaluation(Runner):
 
 
 def prove(pair: Pair) -> Proof:
-    """Evaluates a program before and after a rule at random points of the field, and compares the results."""
+    """Evaluates a program before and after a rule at random points of the field and compares the results."""
     if pair.rule.draws == "any":
         return Proof(True, "not applicable: the replacement generates other random numbers", applicable=False)
     for seed in range(DRAWS):
@@ -109,7 +109,8 @@ def prove(pair: Pair) -> Proof:
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
         drawn = draw_operands(specs, 2, "random", seed).tensors
         generator = torch.Generator().manual_seed(seed)
-        # The replacement may contain the value of a one-element parameter as a number, so this value is kept.
+        # The replacement may contain the value of a one-element parameter as a literal, so such parameters keep
+        # their values.
         known = [one if one.numel() == 1 else None for one in pair.parameters] + [None] * len(pair.traced.inputs)
         operands = [_operand(one, own, field, generator) for one, own in zip(drawn, known, strict=True)]
         try:
@@ -155,7 +156,7 @@ def _first_difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> str:
 
 
 def _agree(pair: Pair, drawn: Sequence[Tensor]) -> bool:
-    """Returns whether both expressions agree in float64."""
+    """Returns whether both graphs of a pair agree in float64. Returns False if one of them cannot run."""
     root = torch.nn.Module()
     try:
         with torch.no_grad():

@@ -39,7 +39,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The number of rules by the result of their checks.
+    """Counts of rules, grouped by the result of their checks.
 
     Attributes:
         rules: the number of all rules.
@@ -61,7 +61,7 @@ class Summary:
 
 
 def summary(rows: Sequence[CheckRow]) -> Summary:
-    """Counts rules by the result of their checks."""
+    """Returns the counts of rules, grouped by the result of their checks."""
     verdicts: dict[str, set[str]] = {}
     for row in rows:
         found = verdicts.setdefault(row.rule, set())

@@ -1,9 +1,9 @@
 """Computes a plan and tests every step: on the values that occur in the model at the match, and on adversarial values.
 
-Matching proves what follows from types and shapes. That a replacement computes the same is only a claim of the rule. So
-the claim is tested at each match, and a match is not replaced if its error against float64 exceeds the error of the
-original. If the program contains another number than the rule (0.0447 instead of 0.044715), the other number explains
-the difference, and the rule is not at fault.
+Matching proves only what follows from types and shapes. The rule claims that its replacement computes the same values.
+So the claim is tested at each match, and a match is not replaced if the error of the replacement against float64
+exceeds the error of the original. If a literal of the program differs from the literal of the rule (0.0447 instead of
+0.044715), the literal explains the difference, and the rule is not at fault.
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ def checked_plan(
 
 
 class _Trial:
-    """Tests the steps of plans: each step once on captured values, and one step of each kind on random values."""
+    """Tests the steps of plans.
+
+    Each step is tested once on the values that occur in the model. Of the steps with equal `adversarial.kind`, only the
+    first is tested on random values.
+    """
 
     def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
@@ -94,7 +98,7 @@ class _Trial:
         self._kinds: dict[str, str] = {}
 
     def wrong(self, found: Plan) -> dict[MatchKey, Miss]:
-        """Returns the matches of a plan whose replacement computes something else, with the differences."""
+        """Returns the matches of a plan that fail their test, each with the miss that describes the failure."""
         ledger = Ledger(self._program)
         excerpts = []
         for step in found.steps:
@@ -129,7 +133,7 @@ class _Trial:
         return self._kinds[alike]
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
-        """Yields, for each kind of random operands, the difference that the replacement makes, or an empty text."""
+        """Yields one text per set of random operands: a description of the difference, or an empty string if none."""
         rule, compare = self._rules[excerpt.step.rule], COMPARISONS[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
@@ -166,7 +170,11 @@ def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
 
 
 def _miss(excerpt: Excerpt, difference: str) -> Miss:
-    """Returns the miss for a match that failed its test: the rule is wrong there, unless a literal explains it."""
+    """Returns the miss for a match that failed its test.
+
+    If literals of the program differ from the rule's literals, the miss reports the literals as the cause. Otherwise
+    the miss reports that the rule is wrong at this match.
+    """
     step, where = excerpt.step, source_line(excerpt.first)
     if step.literals:
         pairs = [(f"the literal {expected!r}", repr(actual)) for actual, expected in dict.fromkeys(step.literals)]

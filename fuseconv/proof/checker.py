@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("<Q")
 def main() -> None:
     """Runs jobs until stdin ends."""
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of ops must not mix with the answers
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the output of ops must not mix with the results
     torch.set_num_threads(1)
     tempfile.gettempdir()  # finds the directory by writing to it, before writes are forbidden; later imports look it up
 

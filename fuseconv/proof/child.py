@@ -32,7 +32,7 @@ class Child:
     """A child process that runs one job at a time and is replaced if it dies.
 
     Attributes:
-        deadline: the monotonic time until which the current job may run.
+        deadline: the time, in seconds of `time.monotonic`, at which the current job exceeds its limit.
     """
 
     def __init__(self, ops: Sequence[Path] = (), seconds: int = SECONDS) -> None:
@@ -84,7 +84,7 @@ class Child:
             return  # it is dead; `receive` reports the cause
 
     def receive(self) -> list[CheckRow] | None:
-        """Reads the available data. Returns the rows of the job if it is complete, else None.
+        """Reads the available output. Returns the rows of the job, or None if the job is not complete.
 
         Raises:
             FuseconvError: the job failed, took too long, or killed the child. A child that died or took too long has
@@ -111,7 +111,7 @@ class Child:
         return None
 
     def _death(self) -> FuseconvError:
-        """Starts another child and returns an error that describes why the child died."""
+        """Starts a new child process and returns an error that says why the previous one died."""
         status = self._process.wait()
         self._said.seek(0)
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")
@@ -130,11 +130,11 @@ class Child:
         )
 
     def again(self) -> None:
-        """Kills the child and starts another."""
+        """Kills the child process and starts a new one."""
         self.end()
         self._start()
 
     def end(self) -> None:
-        """Kills the child."""
+        """Kills the child process."""
         self._process.close()
         self._said.close()

@@ -55,7 +55,7 @@ def check_rules(
 
 @contextmanager
 def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
-    """Starts child processes, yields them, and kills them at the end of the block.
+    """A context manager that starts child processes, yields them as a list, and kills them at the end of the block.
 
     Args:
         count: the number of processes.
@@ -70,15 +70,15 @@ def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
 
 
 def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[Rule] | None = None) -> list[CheckRow]:
-    """Checks rules in the given children in parallel. The children can be reused.
+    """Checks rules in parallel in running child processes. The children can be reused afterwards.
 
     Args:
-        every: the children.
+        every: the child processes, from `children`.
         rules: the rules.
         chosen: the rules whose examples are tested. Default: all.
 
     Returns:
-        The rows, in the order of the rules.
+        One row per check, in the order of the rules.
 
     Raises:
         RuleError: as in `check_rules`.
@@ -92,7 +92,10 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[R
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:
-    """Runs the jobs in the children and returns the results in the order of the jobs. The first error ends the run."""
+    """Runs the jobs in the children and returns the rows of each job, in the order of the jobs.
+
+    The first error stops all jobs and is raised.
+    """
     waiting = deque(enumerate(jobs))
     done: dict[int, list[CheckRow]] = {}
     busy: dict[Child, int] = {}
@@ -116,7 +119,10 @@ def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> 
 
 
 def _answering(busy: Collection[Child]) -> list[Child]:
-    """Waits until a child has a result or exceeds its time limit. Returns these children."""
+    """Waits until at least one child has sent output, died or exceeded its time limit, and returns all such children.
+
+    If any child has sent output or died, children that have only exceeded their time limit are not returned yet.
+    """
     with selectors.DefaultSelector() as selector:
         for child in busy:
             selector.register(child.descriptor, selectors.EVENT_READ, child)

@@ -34,12 +34,12 @@ def compare_graphs(
     overflowing: bool = False,
     fp64_only: bool = False,
 ) -> str:
-    """Runs two graphs and describes how the results of `after` differ from those of `before`. Empty if they agree.
+    """Runs two graphs and returns a description of the first difference in their results, or an empty string.
 
     Both graphs run in the dtypes of the program. The reference is a run of `before` in float64, with the tolerances of
-    tolerance.py. Operands on which `before` fails, for example because an index is out of range, are ignored. Where the
-    original overflows, the replacement may be more accurate. Errors that rounding also causes in the original are
-    allowed; see `_settled` and `_conditioned`.
+    tolerance.py. The string is also empty if `before` cannot run on the operands, for example because an index is out
+    of range. Where the original overflows, the replacement may be more accurate. Unless the operands are ordinary, the
+    replacement may also have errors that rounding causes in the original. See `_settled` and `_conditioned`.
 
     Args:
         before: the graph of the matched ops. Its output is a tuple of tensors.
@@ -47,7 +47,7 @@ def compare_graphs(
         operands: the values of the placeholders of both graphs, in order. They are not mutated.
         ordinary: whether the operands are ordinary numbers, for which rounding errors stay small.
         overflowing: whether the operands are so large that float64 may overflow too.
-        fp64_only: whether only the error against the fp64 reference counts; see tolerance.py.
+        fp64_only: whether only the error against the float64 reference counts; see tolerance.py.
     """
     try:
         original = run(before, operands)
@@ -77,7 +77,7 @@ def compare_graphs(
 
 
 def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
-    """Returns whether the results of both graphs agree in float64."""
+    """Returns whether both graphs give the same results in float64. Returns False if `after` cannot run."""
     fp64 = run_in_float64(before, operands)
     try:
         return not difference(run_in_float64(after, operands), fp64, fp64)
@@ -92,7 +92,7 @@ def _are_alike(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor])
 
 
 def _are_equal(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> bool:
-    """Returns whether all elements of all results are equal. Equal results pass whatever the reference is."""
+    """Returns whether all elements of all results are equal. Equal results need no comparison with the reference."""
     return _are_alike(actual, original) and all(map(_is_equal, actual, original))
 
 
@@ -105,12 +105,12 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _settled(
     actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, overflowing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the original result and the reference, adjusted where the original or float64 overflows.
+    """Returns the expected result and the reference, in which elements are replaced where the original overflows.
 
-    If the original overflows but float64 does not, the replacement may either overflow or equal the float64 result. The
-    float64 result is converted to the dtype, so beyond its range the replacement must overflow. The element is not
-    compared if float64 overflows too, or if an intermediate value, such as the square of 1e30, overflowed and left a
-    wrong finite number.
+    If an element of the original overflows but the float64 result does not, the replacement may either overflow or
+    equal the float64 result, converted to the dtype of the original. If `overflowing`, two kinds of elements are not
+    compared: elements that overflow in float64 too, and finite elements of the original that are wrong because an
+    intermediate value overflowed, such as the square of 1e30.
     """
     if not original.is_floating_point():
         return original, fp64
@@ -132,7 +132,7 @@ find the largest possible change."""
 
 
 def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns how much each element of the results changes if every intermediate value is rounded once more."""
+    """Returns, for each element of the results, the largest change caused by random rounding of intermediate values."""
     generator = torch.Generator().manual_seed(SEED)
     spread = [torch.zeros_like(true) for true in fp64]
     for _ in range(_ROUNDINGS):
@@ -146,7 +146,7 @@ def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]
 def _conditioned(
     actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], fp64: torch.Tensor, spread: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the original result and the reference, adjusted where rounding explains the error of the replacement."""
+    """Returns the expected result and the reference, in which elements whose error rounding explains equal `actual`."""
     if not actual.is_floating_point():
         return expected
     explained = (actual.double() - fp64).abs() <= _SLACK * spread
@@ -155,7 +155,7 @@ def _conditioned(
 
 
 def overflows(original: Sequence[torch.Tensor], fp64: Sequence[torch.Tensor]) -> bool:
-    """Returns whether an element is finite in float64 but not in the dtypes of the program."""
+    """Returns whether any element is finite in float64 but infinite or NaN in the dtypes of the program."""
     return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, fp64, strict=True))
 
 
@@ -163,7 +163,7 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
     """Runs a graph on copies of the operands.
 
     Raises:
-        RuntimeError: an op fails or returns nothing, as cuDNN's attention does for a batch of size 0.
+        RuntimeError: an op fails or returns None, as cuDNN's attention does for a batch of size 0.
     """
     with torch.no_grad(), same_draws(seed):
         results = Runner(ROOT, graph=graph).run(*map(clone, operands))
@@ -175,21 +175,28 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
 def run_in_float64(
     graph: Graph, operands: Sequence[Any], seed: int = SEED, shaken: torch.Generator | None = None
 ) -> list[Any]:
-    """Runs a graph on copies of the operands in float64. `shaken` is passed to `interpret_in_float64`."""
+    """Runs a graph on copies of the operands in float64 and returns its results.
+
+    Args:
+        graph: the graph.
+        operands: the values of the placeholders, in order. They are not mutated.
+        seed: the seed of random ops.
+        shaken: the argument `shaken` of `interpret_in_float64`.
+    """
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
     with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
         return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph, shaken)
 
 
 def clone(value: Any) -> Any:
-    """Returns a copy with the same strides, unless a stride is 0. Every element of the copy can be written."""
+    """Returns a copy of a tensor that keeps its strides unless one is 0, so that every element can be written."""
     if not isinstance(value, torch.Tensor):
         return value
     return copied(value.detach())
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a copy through which gradients flow. It keeps the strides, which determine dropout masks on CUDA."""
+    """Returns a differentiable copy of a tensor. The copy keeps the strides, which determine dropout masks on CUDA."""
     if 0 in value.stride():
         return value.clone()
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
@@ -197,7 +204,7 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def same_draws(seed: int = SEED) -> Iterator[None]:
-    """Makes random ops in the block generate the same numbers for the same seed. Restores the generators afterwards."""
+    """A context manager that seeds the random generators, and restores their states at the end of the block."""
     # torch.manual_seed records the stack for missing accelerators, which takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
@@ -211,7 +218,7 @@ def same_draws(seed: int = SEED) -> Iterator[None]:
 
 
 def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Generates random gradients for the results. The numbers are the same for every dtype."""
+    """Returns one random gradient per result, for torch.autograd.grad. The values do not depend on the dtypes."""
     generator = torch.Generator().manual_seed(SEED)
     drawn = (torch.randn(result.shape, generator=generator) for result in results)
     # The numbers are rounded to bfloat16, so that results of every dtype, also the fp64 reference, get the same values.
@@ -224,13 +231,13 @@ def difference(
     fp64: Sequence[torch.Tensor],
     fp64_only: bool = False,
 ) -> str:
-    """Describes how the results of a replacement differ from the original results. Empty if they agree.
+    """Returns a description of the first result that exceeds its tolerance, or an empty string if the results agree.
 
     Args:
         actual: the results of the replacement.
         original: the results of the matched ops.
         fp64: the results of the matched ops in float64; see tolerance.py.
-        fp64_only: as in `compare`.
+        fp64_only: whether only the error against `fp64` counts, and not the difference from `original`.
     """
     for position, (one, other, true) in enumerate(zip(actual, original, fp64, strict=True)):
         row = compare(one, other, true, fp64_only=fp64_only)

@@ -1,6 +1,7 @@
 """Edges, the values at which ops change behavior: values next to literals of the program, halves, zeros and extremes.
 
-A rule that omits a bound, or rounds halves differently, is correct almost everywhere. Edges find the exceptions.
+A rule that omits a bound, or rounds halves differently, is correct for almost all values. Tests at edges find the
+exceptions.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Edges:
     integers: Literal["indices", "signed", "divided", "any"] = "indices"
 
     def scales(self) -> list[float]:
-        """Returns the magnitudes at which small literals matter: each small literal and its square root."""
+        """Returns the magnitudes of operands at which small literals matter: the literals up to `SMALL` and their roots."""
         small = {abs(one) for one in self.literals if 0 < abs(one) <= SMALL}
         return sorted({*small, *(math.sqrt(one) for one in small)})
 
     def length(self) -> int:
-        """Returns a size that is greater than the integers in the program and does not fit in 8 bits."""
+        """Returns a size that does not fit in 8 bits and exceeds every whole literal up to `LONGEST` in the program."""
         whole = [int(abs(one)) for one in self.literals if one == int(one) and abs(one) <= LONGEST]
         return max([BEYOND_A_BYTE, *(one + 3 for one in whole)])
 
@@ -72,11 +73,11 @@ NOTHING = Edges()
 
 
 def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
-    """Returns the properties of programs from which their edges follow.
+    """Returns the literals of programs, and how the programs use integers and sums.
 
     Args:
         graphs: the graphs of the programs. The `meta["val"]` of their nodes gives the dtypes.
-        constants: tensors that the programs use. A tensor with one element counts as a literal.
+        constants: values that the programs use. A tensor with one element counts as a literal; others are ignored.
     """
     calls = [node for graph in graphs for node in graph.nodes if is_call(node)]
     found = {number for node in calls for number in _numbers(node)}
@@ -102,10 +103,10 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _is_apart(node: Node) -> bool:
-    """Returns whether an op treats each element apart from the others and overflows only where its result overflows.
+    """Returns whether an op processes each element independently and overflows only where its result overflows.
 
-    Elementwise ops are recognized by PyTorch's tag. hardswish does not have the tag: it multiplies by up to 6 before it
-    divides by 6, so it may overflow earlier.
+    Elementwise ops are recognized by the tag `torch.Tag.pointwise`. hardswish lacks the tag: it multiplies by up to 6
+    before it divides by 6, so it may overflow although its result does not.
     """
     op: Any = node.target
     known = facts_of(node)
@@ -129,7 +130,14 @@ def _may_be_integer(node: Node) -> bool:
 
 @lru_cache(256)
 def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far edge"]) -> tuple[float, ...]:
-    """Returns the floats at which ops change behavior. For `far edge`, there may be none."""
+    """Returns the floats at which ops may change behavior.
+
+    Args:
+        edges: the properties of the program.
+        dtype: the floating-point dtype of the operand.
+        values: `edge` for values near 0, including the values near literals of magnitude up to `NEAR`. `far edge` for
+            the values near larger literals; the result is empty if the program has none.
+    """
     limits = torch.finfo(dtype)
     if values == "far edge":
         return tuple(
@@ -144,9 +152,10 @@ def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far ed
 
 
 def _solved(literals: tuple[float, ...]) -> list[float]:
-    """Returns the values at which arithmetic with a literal gives a half or another literal.
+    """Returns the operands for which adding or multiplying by a literal gives 0.5, 1.5, 2.5 or another literal.
 
-    These are the quotients of halves by literals, and the quotients, products, sums and differences of two literals.
+    These are the quotients of 0.5, 1.5 and 2.5 by literals, and the quotients, products, sums and differences of two
+    literals.
     """
     numbers = sorted({one for one in literals if one}, key=abs)[-COMBINED:]
     halves = {half / one for one in numbers for half in (0.5, 1.5, 2.5)}
@@ -156,14 +165,14 @@ def _solved(literals: tuple[float, ...]) -> list[float]:
 
 
 def _beside(literal: float, dtype: torch.dtype) -> list[float]:
-    """Returns a number rounded to a dtype, its adjacent floats, its negative, its double, and the number plus 0.5."""
+    """Returns a literal rounded to a dtype, its two adjacent floats, its negative, its double, and literal + 0.5."""
     here = torch.tensor(literal, dtype=torch.float64).to(dtype)
     step = max(float(here.abs()) * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
     return [float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5]
 
 
 def integer_edges(edges: Edges, dtype: torch.dtype) -> list[int]:
-    """Returns the integers at which ops change behavior and that a dtype can represent."""
+    """Returns the integers at which ops may change behavior, restricted to the range of a dtype, in ascending order."""
     limits = torch.iinfo(dtype)
     least = limits.min + (edges.integers == "divided")
     beside = [

@@ -43,7 +43,7 @@ class Text:
     Attributes:
         inputs: the inputs by name.
         parameters: the parameters by name.
-        lines: the ops in order, as (targets, whether the targets unpack several results, call).
+        lines: the op calls in order, as tuples of the target names, whether they unpack several results, and the call.
         returned: the names of the returned values.
     """
 
@@ -76,7 +76,7 @@ def example_program(lines: Sequence[str]) -> Program:
 
 
 def example_sizes(text: Text) -> dict[str, int]:
-    """Returns the value of each symbolic size of an example."""
+    """Returns a mapping from the name of each symbolic size of an example to its value."""
     sizes: dict[str, int] = {}
     for spec in (*text.inputs.values(), *text.parameters.values()):
         for dim in spec.dims():
@@ -85,7 +85,7 @@ def example_sizes(text: Text) -> dict[str, int]:
 
 
 def _without_assertions(exported: torch.export.ExportedProgram) -> None:
-    """Removes the assertions that torch.export adds at dtype conversions. The text of the example lacks them."""
+    """Removes the assertions that torch.export adds at dtype conversions and that the text does not contain."""
     for node in list(exported.graph.nodes):
         if str(node.target) == _ASSERTION:
             exported.graph.erase_node(node)
@@ -140,7 +140,7 @@ def _parameters(text: Text, sizes: Mapping[str, int], draw: torch.Generator) -> 
 
 
 class _NoConstants:
-    """The constants of a program that is only being parsed. It has none."""
+    """An implementation of `Constants` for a program that is only being parsed and has no constants."""
 
     def constant(self, node: object) -> object:
         """Returns None."""

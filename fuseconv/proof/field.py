@@ -1,8 +1,9 @@
 """Arithmetic modulo a prime, and random functions on residues.
 
-Two expressions of sums and products that agree at random points of a large field are equal. The probability of an error
-is about their degree divided by 2**31 (Schwartz 1980, Zippel 1979). A function that is not a polynomial is modeled as a
-random function: the same function in every call, an even one for an even function, an odd one for an odd function.
+If two expressions of sums and products agree at random points of a large field, they are equal. The probability of an
+error is about their degree divided by 2**31 (Schwartz 1980, Zippel 1979). A function that is not a polynomial, such as
+exp, is modeled as a random polynomial. Each function has the same polynomial in every call, and an even or odd function
+has an even or odd polynomial.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from fractions import Fraction
 import torch
 
 PRIME = 2**31 - 1
-"""The prime. The product of two residues fits in int64. The prime is 3 modulo 4, so that the square root of a square is
-a power of it."""
+"""The prime. The product of two residues fits in int64. The prime is 3 modulo 4, so that a square root of a square is
+a power of the square."""
 
 _HALF = 16
 _DEGREE = 4
@@ -30,11 +31,12 @@ class NotApplicableError(Exception):
 
 
 class Field:
-    """The field of residues modulo `PRIME`, and the assumptions that were made in it.
+    """The field of residues modulo `PRIME`, and the assumptions that the evaluation of programs has made.
 
     Attributes:
-        assumed: the random functions, and the floats that may be rounded. If two programs differ, but use these, they
-            may still be equal by an identity of the functions, or with the numbers before rounding.
+        assumed: the names of the functions that were modeled as random, and the floats that may have been rounded. If
+            two programs differ in the field but use any of these, they may still be equal: by an identity of the
+            functions, or with the exact numbers.
     """
 
     def __init__(self, seed: int) -> None:
@@ -44,8 +46,8 @@ class Field:
     def number(self, value: float) -> int:
         """Returns the residue of a number.
 
-        If the number is the nearest float to a simple fraction, or to the square root of one, it stands for that
-        fraction or root. Any other float stands for itself.
+        A number that is the nearest float to a simple fraction gives the residue of that fraction. The same holds for
+        the square root of a simple fraction. Any other float is taken as exact.
 
         Raises:
             NotApplicableError: the number is NaN.
@@ -66,9 +68,9 @@ class Field:
         return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
 
     def _as_root(self, value: float) -> int | None:
-        """Returns the residue of a number that is the square root of a simple fraction. Returns None for other numbers.
+        """Returns the residue of a number that is a square root of a simple fraction, or None for any other number.
 
-        The product of the roots of two numbers is the root of their product.
+        The root is multiplicative: the product of the roots of two numbers is the root of their product.
         """
         square = Fraction(value * value).limit_denominator(_SHORT_SQUARE)
         if not math.isclose(math.sqrt(square), abs(value), rel_tol=2e-16, abs_tol=0):
@@ -78,15 +80,21 @@ class Field:
         return (1 if value > 0 else -1) * pow(residue, (PRIME + 1) // 4, PRIME) % PRIME
 
     def root(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns a power that is a square root of each value that is a square.
+        """Returns value ** ((PRIME + 1) / 4), which is a square root of each element that is a square in the field.
 
-        The power is multiplicative for all values: the root of a product is the product of the roots.
+        The result is multiplicative for all elements: the root of a product is the product of the roots.
         """
         self.assumed.add("sqrt")
         return power(value, (PRIME + 1) // 4)
 
     def function(self, name: str, value: torch.Tensor, parity: int | None = None) -> torch.Tensor:
-        """Returns a random polynomial of a value. Its exponents are all even if `parity` is 0, all odd if it is 1."""
+        """Evaluates a random polynomial, which models a function, at each element of a tensor of residues.
+
+        Args:
+            name: the name of the function. Together with the seed of the field, it determines the polynomial.
+            value: the residues.
+            parity: 0 for a polynomial with even exponents only, 1 for odd exponents only, None for all exponents.
+        """
         self.assumed.add(name)
         draw = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self._seed)
         result = torch.zeros_like(value)

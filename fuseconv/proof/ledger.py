@@ -23,17 +23,17 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Excerpt:
-    """One step in isolation.
+    """One step in isolation: a graph of the matched ops and a graph of their replacement.
 
-    Both graphs compute the values that do not depend on an input, such as masks and folded weights. Conditions were
-    proved for these values, so that tests may not use other values in their place.
+    Values that do not depend on an input, such as masks and folded weights, are computed in both graphs and are not
+    operands. The conditions of the rule were proved for these values, so tests must not replace them with other values.
 
     Attributes:
         step: the step.
         before: the graph of the matched ops.
         after: the graph of the replacement. It has the same placeholders as `before`.
         operands: for each placeholder, the node of the ledger that gives its value.
-        first: the first matched node.
+        first: the first matched node, in execution order.
         point: the node before which the replacement is inserted, or a later node. All operands are computed before it.
         writes: whether a matched op writes in place.
     """
@@ -55,8 +55,8 @@ class Ledger:
         workspace: the program, rewritten by the steps executed so far.
         own: the nodes of the original program.
         placeholders: maps each placeholder of `graph` to its node in the workspace.
-        varying: the nodes whose values depend on an input or on anything else that may change from call to call, except
-            sizes.
+        varying: the nodes whose values may differ between calls, except through sizes alone: values that depend on an
+            input, on random numbers, or on memory that an op writes in place.
     """
 
     def __init__(self, program: Program) -> None:
@@ -113,7 +113,10 @@ class Ledger:
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
     def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:
-        """Returns all nodes that are needed to compute some nodes, back to the leaves."""
+        """Returns all nodes that are needed to compute `ends`: the nodes themselves and their operands, to the leaves.
+
+        The leaves are the placeholders and the varying nodes that are not in `inner`.
+        """
         needed: set[Node] = set()
         queue = list(ends)
         while queue:
@@ -127,7 +130,10 @@ class Ledger:
         return node.op == "placeholder" or (node in self.varying and node not in inner)
 
     def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
-        """Adds a node of the workspace and its operands before `point`, unless present. Constants are added as ops."""
+        """Returns the ledger's copy of a workspace node. Adds the copy and its operands before `point` if missing.
+
+        A constant that is computed at conversion is added as the op that computes it. Each new copy is added to `made`.
+        """
         if node not in self._copies:
             deferred = self.workspace.deferred(node)
             call: Any = deferred or node
@@ -162,7 +168,7 @@ class Ledger:
 
 
 def _writes_alone(node: Node) -> bool:
-    """Returns whether an op writes only to values that have no other users. Its result is then like a new value."""
+    """Returns whether an op writes in place only to values without other users, so that no other op sees the write."""
     operands = list(written(node))
     return bool(operands) and all(is_call(one) and len(one.users) == 1 and not facts_of(one).shares for one in operands)
 

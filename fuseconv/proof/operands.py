@@ -66,7 +66,7 @@ ANY = Domain()
 
 @dataclass(frozen=True)
 class Operands:
-    """One tensor per operand, and a description of how they were generated."""
+    """A set of random operands: one tensor per operand, and a description of how the tensors were generated."""
 
     tensors: tuple[Tensor, ...]
     drawn: str
@@ -82,7 +82,7 @@ def draw_operands(
     domain: Domain = ANY,
     long: tuple[str, int] | None = None,
 ) -> Operands:
-    """Generates a tensor for each operand.
+    """Returns one set of random operands: a tensor for each spec.
 
     Args:
         specs: the names, dtypes and shapes of the operands.
@@ -98,8 +98,8 @@ def draw_operands(
         seed: the seed of the generator. The same arguments give the same values.
         device: the device on which to generate the values. A GPU is much faster than a CPU.
         edges: the literals of a program and its use of integers.
-        domain: the floats that may occur.
-        long: the name of a symbolic size and its value.
+        domain: the floating-point values that may occur.
+        long: the name of one symbolic size and the value that it gets instead of the value by `size`. None for none.
     """
     generator = torch.Generator(device).manual_seed(seed)
     sizes: dict[str, int] = dict([long] if long else [])
@@ -145,7 +145,10 @@ def _draw(
 
 
 def within(tensor: Tensor, domain: Domain) -> Tensor:
-    """Scales floats down to the largest allowed magnitude. Keeps infinities if allowed, else replaces them with 1."""
+    """Returns a tensor scaled down, if necessary, so that its finite elements are within the domain.
+
+    If the domain is finite, infinities are replaced with 1. Other dtypes than floats are returned as they are.
+    """
     if not tensor.is_floating_point():
         return tensor
     if domain.finite and bool(tensor.isinf().any()):
@@ -183,10 +186,11 @@ def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
-    """Returns the kinds of values that make a difference for operands of these dtypes and whose results are comparable.
+    """Returns the kinds of values that are worth testing for operands of the given dtypes.
 
-    Values near the largest float are left out for programs that sum, because sums may overflow in one order but not in
-    another. Values that overflow are left out for float64, because no wider dtype can serve as the reference.
+    `false` and `true` are omitted without bool operands, and `far edge` without large literals. `greatest` is omitted
+    for programs that sum, because sums may overflow in one order but not in another. The kinds that overflow are
+    omitted for float64, because no wider dtype can serve as the reference.
     """
     left_out: set[Values] = set()
     if "bool" not in dtypes:
@@ -201,10 +205,11 @@ def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
 
 
 def takes(rule: Rule, after: Graph, values: Values) -> bool:
-    """Returns whether a replacement must equal the original on this kind of values.
+    """Returns whether a replacement must agree with the matched ops on this kind of values.
 
-    Attention kernels skip hidden positions, so that 0 * NaN counts as 0 there, and give no weight to scores that are
-    not finite. If a rule generates new dropout masks, a mask cannot be recognized where the kept values are infinite.
+    Attention is exempt from values that give NaN or infinities: its kernels skip masked positions, where the matched
+    ops compute 0 * NaN, and give no weight to scores that are not finite. Rules that generate new dropout masks are
+    exempt from overflowing values, because an infinite result does not show whether an element was dropped.
     """
     if rule.draws == "any":
         return values not in ("special", "squares", "overflowing", "greatest")
@@ -213,7 +218,7 @@ def takes(rule: Rule, after: Graph, values: Values) -> bool:
 
 
 def described(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> Iterator[str]:
-    """Yields a text for each operand, such as `x: f64[5, 8]`, with the strides unless the operand is contiguous."""
+    """Yields the type of each operand as text, such as `x: f64[5, 8]`, with the strides if it is not contiguous."""
     for spec, tensor in zip(specs, tensors, strict=True):
         strides = "" if tensor.is_contiguous() else f" of strides {list(tensor.stride())}"
         yield f"{spec.name}: {spec.dtype}{list(tensor.shape)}{strides}"

@@ -1,9 +1,8 @@
-"""Compares two graphs that use different random numbers, so that their results differ from element to element.
+"""Compares two graphs that use different random numbers, so that their results cannot be compared element by element.
 
-Each element of the result of a dropout is either kept (scaled by 1 / (1 - p)) or dropped. Both possible values are
-computed from the matched ops without random numbers. Every element that the replacement computes must equal one of the
-two values. The elements must be dropped independently with probability p, and the gradients must correspond to the same
-choices.
+A dropout keeps each element, scaled by 1 / (1 - p), or drops it. Both possible results are computed from the matched
+ops without random numbers. Every element that the replacement computes must equal one of its two possible values. The
+elements must be dropped independently with probability p, and the gradients must be those of the same dropout mask.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ def compare_redrawn(
     overflowing: bool = False,
     fp64_only: bool = False,
 ) -> str:
-    """Runs two graphs and describes how the distributions of their results differ. Empty if they agree.
+    """Runs two graphs and returns how the distributions of their results differ, or an empty string if they agree.
 
     Args:
         before: the graph of the matched ops. It contains one active dropout and has one result. Each element of the
             result is computed from the dropout's element at the same position.
         after: the graph of the replacement.
-        operands: as in `compare_graphs`.
+        operands: the values of the placeholders of both graphs, in order. They are not mutated.
         ordinary: whether the operands are ordinary numbers. Gradients are compared only for ordinary numbers. For other
             operands, a difference is compared again in float64.
         overflowing: ignored. It exists so that both functions in `COMPARISONS` take the same arguments.
@@ -96,7 +95,7 @@ def _drops(node: Node) -> bool:
 
 
 def _with_factor(before: Graph, factor: float) -> Graph:
-    """Returns a copy of the graph in which a multiplication by a number replaces the dropout."""
+    """Returns a copy of the graph in which a multiplication by `factor` replaces the only dropout."""
     graph = Graph()
     copies: dict[Node, Node] = {}
     graph.output(graph.graph_copy(before, copies))
@@ -113,22 +112,25 @@ def _with_factor(before: Graph, factor: float) -> Graph:
 
 @dataclass(frozen=True)
 class _Either:
-    """The two possible results: all elements as if they were kept, and all as if they were dropped."""
+    """The two possible values of every element: the result if the dropout keeps all elements, and if it drops all."""
 
     kept: Tensor
     dropped: Tensor
 
     def at(self, kept: Tensor) -> Tensor:
-        """Returns the result for a mask that is true for kept elements."""
+        """Returns the result for the bool mask `kept`, which is true for kept elements."""
         return torch.where(kept, self.kept, self.dropped)
 
     def keeps(self, actual: Tensor) -> Tensor:
-        """Returns which elements are closer to their kept value. A dropped infinity is NaN, since it is scaled by 0."""
+        """Returns a bool mask of the elements that are closer to their kept value than to their dropped value.
+
+        Where the dropped value is NaN, which is 0 times an infinity, an element is kept if it is not NaN.
+        """
         nearer = (actual - self.kept).abs() < (actual - self.dropped).abs()
         return torch.where(self.dropped.isnan(), ~actual.isnan(), nearer)
 
     def told_apart(self, dtype: torch.dtype) -> Tensor:
-        """Returns the elements whose two values differ by more than a rounding error."""
+        """Returns a bool mask of the elements whose two possible values differ by more than a rounding error."""
         limits = torch.finfo(dtype)
         size = torch.maximum(self.kept.abs(), self.dropped.abs())
         apart = (self.kept - self.dropped).abs()
@@ -136,7 +138,11 @@ class _Either:
 
 
 def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Either, p: float) -> str:
-    """Compares the results for at least two seeds. Describes the first difference in values, masks or dropout rates."""
+    """Compares the results for at least two seeds.
+
+    Returns a description of the first difference in the values, the dropout masks or the dropout rate, or an empty
+    string if there is none.
+    """
     told = fp64.told_apart(original.kept.dtype)
     first = drawn(SEED)
     if first.shape != original.kept.shape:
@@ -154,9 +160,10 @@ def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Ei
 def _gradients(
     graphs: tuple[Graph, Graph], after: Graph, operands: Sequence[Any], original: _Either, fp64: _Either
 ) -> str:
-    """Describes how the gradients of the replacement differ from the original's gradients for the same mask.
+    """Compares the gradients of the replacement with the original's gradients for the same dropout mask.
 
-    Only elements whose two possible values can be told apart contribute.
+    Returns a description of the first difference, or an empty string if there is none. Only elements whose two possible
+    values differ by more than a rounding error contribute to the gradients.
     """
     kept, told = original.keeps(run(after, operands)[0]), fp64.told_apart(original.kept.dtype)
 
@@ -179,7 +186,7 @@ def _gradients(
 
 
 def _gradient(call: Callable[[Sequence[Any]], Tensor], operands: Sequence[Any], told: Tensor) -> list[Tensor]:
-    """Returns the gradients of the floating-point operands. A missing gradient is zero."""
+    """Returns the gradients with respect to the floating-point operands. A missing gradient is a tensor of zeros."""
     leaves = [clone(one) for one in operands]
     sources = [leaf.requires_grad_() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     with torch.enable_grad(), same_draws():

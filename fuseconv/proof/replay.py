@@ -19,9 +19,10 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 
 
 def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Iterator[tuple[Excerpt, list[Any]]]:
-    """Runs the ledger and yields every excerpt with the values of its operands, in graph order.
+    """Runs the ledger on the example inputs and yields every excerpt with the values of its operands, in graph order.
 
-    Only the values that excerpts need are computed. Each value is freed after its last use.
+    Only the ops that an excerpt needs and the ops that may write in place are run. Each value is freed after its last
+    use.
 
     Raises:
         UnsupportedError: the program cannot run on its example inputs.
@@ -40,7 +41,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
         freed[reader].append(node)
     taken: dict[int, dict[Node, Any]] = {}
     for node in ledger.graph.nodes:
-        # The program also executes the in-place writes of an excerpt, so the operands are copied before the writes.
+        # The run also executes the in-place writes of the matched ops, so the operands are copied before the writes.
         for at in starts.pop(node, ()):
             operands = (operand for operand in excerpts[at].operands if operand in interpreter.env)
             taken[at] = {operand: _copy(interpreter.env[operand]) for operand in operands if excerpts[at].writes}
@@ -57,7 +58,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
 
 
 def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
-    """Returns the nodes to run: the operands of excerpts, the ops that may write in place, and all their operands."""
+    """Returns the nodes to run: operands of excerpts, ops that may write in place, and all nodes they depend on."""
     queue = [operand for excerpt in excerpts for operand in excerpt.operands]
     queue += [node for node in ledger.own if node.op == "call_function" and _may_write(node)]
     needed: set[Node] = set()

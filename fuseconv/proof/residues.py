@@ -1,8 +1,9 @@
-"""Tensors of residues, integers modulo a prime. PyTorch takes them for f64 tensors, so that ops accept them unchanged.
+"""Tensors of residues: integers modulo a prime. To PyTorch they appear as float64 tensors, so that ops accept them.
 
-Ops that move elements move residues. Sums and products are exact in the field. Other functions are modeled as random
-functions, except those that are computed from others: gelu from erf; sigmoid, silu and softmax from exp; hardswish from
-clamp. Ops that PyTorch can decompose are decomposed. For all other ops, algebra is not applicable.
+Ops that only move elements move the residues. Sums and products are exact in the field. Other functions are modeled as
+random polynomials; see field.py. Some are computed from another function instead: gelu from erf; sigmoid, silu and
+softmax from exp; hardswish from clamp. Ops that PyTorch can decompose are decomposed. Any other op raises
+`NotApplicableError`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Residues(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[Self], residues: torch.Tensor, field: Field) -> Self:
-        """Wraps an int64 tensor of residues in a tensor that appears as f64."""
+        """Wraps an int64 tensor of residues in a tensor whose dtype appears as float64."""
         make: Any = torch.Tensor._make_wrapper_subclass
         made: Self = make(cls, residues.shape, strides=residues.stride(), dtype=torch.float64)
         made.residues, made.field = residues, field
@@ -45,7 +46,7 @@ class Residues(torch.Tensor):
         """Computes an op on residues.
 
         Raises:
-            NotApplicableError: the op is not known here, and PyTorch cannot decompose it.
+            NotApplicableError: this module has no rule for the op, and PyTorch cannot decompose the op.
         """
         del types
         name = func._schema.name.removeprefix("aten::")
@@ -75,7 +76,7 @@ def _moved(tensor: torch.Tensor, field: Field) -> torch.Tensor:
 
 
 def of(value: Any, field: Field) -> torch.Tensor:
-    """Returns the residues of a tensor or a number."""
+    """Returns the residues of a tensor or a number as an int64 tensor of the same shape."""
     if isinstance(value, Residues):
         return value.residues
     if not isinstance(value, torch.Tensor):
@@ -85,7 +86,7 @@ def of(value: Any, field: Field) -> torch.Tensor:
 
 
 def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Returns an op that converts its tensors and numbers to residues and applies a function to the residues."""
+    """Returns an op that converts its tensors and numbers to residues and calls `run` on the residues."""
 
     def op(field: Field, **given: Any) -> Residues:
         kept = {"dim", "dims", "keepdim", "dtype", "rounding_mode", "half_to_float"}
@@ -242,7 +243,10 @@ def _same(field: Field, x: Any, dtype: torch.dtype | None = None, **_: Any) -> R
 
 
 def _unknown(name: str, parity: int | None = None) -> Callable[..., Residues]:
-    """Returns an op that applies a random function to a tensor. The other arguments are part of the function's name."""
+    """Returns an op that applies a random polynomial to each element of a tensor.
+
+    Calls with equal other arguments use the same polynomial. A second tensor raises `NotApplicableError`.
+    """
 
     def op(field: Field, x: Any, **others: Any) -> Residues:
         if any(isinstance(value, torch.Tensor) for value in others.values()):
@@ -322,6 +326,6 @@ _OPS: Mapping[str, Callable[..., Any]] = {
 
 
 def moves_elements(op: Any) -> bool:
-    """Returns whether an op only moves, copies or drops elements."""
+    """Returns whether an op only moves, copies or drops elements, and computes no new values."""
     known = facts(op)
     return (bool(known.moved) and not known.converts) or op._schema.name.removeprefix("aten::") in _MOVES

@@ -18,12 +18,14 @@ from fuseconv.sizes.telling_sizes import telling_sizes
 
 
 def resized(model: torch.nn.Module, exported: ExportedProgram, leaves: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yields calls at critical combinations of the dynamic sizes, each with a description of its sizes.
+    """Yields inputs at critical combinations of the dynamic sizes, each as (a text with the shapes, the input leaves).
+
+    Yields nothing if the program has no dynamic size.
 
     Args:
         model: the captured model.
         exported: the captured program, which gives the ranges of the dims.
-        leaves: the example inputs, tensors and constants.
+        leaves: the flattened example inputs: tensors, and constants, which stay as they are.
     """
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     shapes = [
@@ -59,7 +61,10 @@ def _sizes(shape: Sequence[Any], values: Mapping[Any, int]) -> list[int]:
 
 
 def _tiled(example: Tensor, shape: list[int]) -> Tensor:
-    """Returns a tensor of a given shape, filled by repeating the example along each axis, so that values are valid."""
+    """Returns a tensor of a given shape that repeats the example along each axis, so that its values are valid inputs.
+
+    If the example has no elements, the result is filled with zeros.
+    """
     if not example.numel():
         return example.new_zeros(shape)
     for axis, size in enumerate(shape):

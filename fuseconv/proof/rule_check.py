@@ -30,13 +30,13 @@ _SAME = {"same": "same numbers", "any": "same distribution"}
 
 
 def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
-    """Checks rules in this process: tests well-formed rules on their examples and on variants of the examples.
+    """Checks rules in this process, on their examples and on variants of the examples.
 
     Examples are programs, and this function runs them. Use `confined.check_rules` for untrusted rules.
 
-    The rule must change each `hit` example. The example, and each variant that the rule changes, must give the same
-    results as before the change; see soundness.py. The rule must not change a `miss` example, and must report the
-    stated reason.
+    The rule must apply to each `hit` example. The example, and each variant to which the rule applies, must give the
+    same results before and after the rewrite; see soundness.py. The rule must not apply to a `miss` example, and must
+    report the reason that the example states.
 
     Args:
         rules: the rules.
@@ -58,9 +58,9 @@ def check_examples(rule: Rule, *, every_dtype: bool = True) -> list[CheckRow]:
 
     Args:
         rule: the rule.
-        every_dtype: whether each example is tried in every dtype. If false, only the first example is tried in every
-            dtype. Each later example is tried on two draws in its own dtype and in one other dtype, which varies from
-            example to example. This takes half the time for a rule with many alternatives.
+        every_dtype: whether each example is tested in every dtype. If false, only the first example is. Each later
+            example is tested on two sets of random operands, in its own dtypes and in one other dtype, which varies
+            from example to example. This takes half the time for a rule with many alternatives.
 
     Returns:
         One row per check.
@@ -99,7 +99,7 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
 
 
 def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
-    """Returns the row of the algebra check of all examples: the first wrong proof, or the number of proved examples."""
+    """Returns the row of the algebraic check: the first wrong example, or the number of proved examples."""
     if wrong := next((proof for proof in proofs if not proof.ok), None):
         return CheckRow(rule.name, "algebra", "wrong", wrong.detail)
     proved = sum(proof.applicable for proof in proofs)
@@ -113,7 +113,11 @@ def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
 def _tried(
     rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int, *, every_dtype: bool
 ) -> list[tuple[Pair, list[str]]]:
-    """Tests a `hit` example and its variants. Returns the result of each draw: a counterexample, or an empty text."""
+    """Tests a `hit` example and its variants.
+
+    Returns each program to which the rule applies, with one text per set of random operands: a description of the
+    counterexample, or an empty string if the results agree.
+    """
     try:
         text = parse_example(lines)
     except RuleTextError as problem:
@@ -163,7 +167,7 @@ def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, 
 
 
 def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:
-    """Returns the reasons why the rule does not apply, one per anchor. Empty if the rule applies anywhere."""
+    """Returns why the rule does not apply, one reason per anchor, or an empty list if the rule applies anywhere."""
     index = Index(Workspace(traced))
     found = FINDERS[rule.finds](index, rule) if rule.finds else itertools.chain(*match(index, patterns))
     misses = [one.miss.reason if isinstance(one, NearMiss) else None for one in found]

@@ -1,7 +1,7 @@
-"""Tests dropout masks: elements must be dropped independently with a given probability, and anew for each seed.
+"""Tests dropout masks: elements must be dropped independently with a given probability, and each seed needs a new mask.
 
-The tests count independent events of equal probability: dropped elements, disjoint pairs of neighbors that agree, and
-elements that agree with themselves under another seed.
+The tests count independent events of equal probability: an element is dropped, two neighboring elements agree (both
+kept or both dropped), or an element agrees with itself under another seed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RUNS = 64
 
 
 def runs(told: Tensor, p: float) -> int:
-    """Returns the number of seeds for which a mask is generated.
+    """Returns the number of seeds to test: enough to expect `ENOUGH` rare events, but at least 2 and at most `RUNS`.
 
     Args:
-        told: a mask that is true for the elements of which one can tell whether they are dropped.
+        told: a bool mask of the elements whose value shows whether they are dropped.
         p: the dropout probability.
     """
     wanted = ENOUGH / min(p, 1 - p) / max(int(told.sum()), 1)
@@ -34,11 +34,13 @@ def runs(told: Tensor, p: float) -> int:
 
 
 def shares(dropped: Tensor, told: Tensor, p: float) -> str:
-    """Describes a count that is implausible if elements are dropped independently with probability p, else is empty.
+    """Returns a description of the first implausible count, or an empty string if every count is plausible.
+
+    A count is implausible if independent dropout with probability p produces it with a probability below `FALSE_ALARM`.
 
     Args:
-        dropped: one mask per seed.
-        told: as in `runs`.
+        dropped: a bool tensor of shape [seeds, *shape of the result], true for dropped elements.
+        told: a bool mask of the elements whose value shows whether they are dropped. Other elements are ignored.
         p: the dropout probability.
     """
     told = told.expand(dropped.shape)
@@ -53,7 +55,10 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
 
 
 def _pairs(dropped: Tensor, told: Tensor) -> Iterator[Tensor]:
-    """Yields, for each axis, whether elements agree with their neighbors along it. The pairs are disjoint."""
+    """Yields one bool tensor per axis: whether the two elements of each pair of neighbors along the axis agree.
+
+    Each element is in at most one pair. Axis 0 is the axis of the seeds.
+    """
     for axis in range(dropped.dim()):
         paired = dropped.shape[axis] // 2 * 2
         rows, known = (one.movedim(axis, 0)[:paired] for one in (dropped, told))
@@ -65,9 +70,9 @@ def _share(found: Tensor, p: float) -> str:
 
 
 def _is_unlikely(found: Tensor, p: float) -> bool:
-    """Returns whether a count of independent events with probability p is less likely than `FALSE_ALARM`.
+    """Returns whether independent events with probability p give such a count with less than `FALSE_ALARM` probability.
 
-    The bound holds for any number of events: Hoeffding, "Probability inequalities for sums of bounded random
+    Returns False if there are no events. The bound holds for any number of events: Hoeffding, "Probability inequalities for sums of bounded random
     variables", J. Am. Stat. Assoc. 58 (1963), theorem 1.
     """
     if not found.numel():

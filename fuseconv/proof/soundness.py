@@ -1,8 +1,8 @@
 """Tests a rule numerically: wherever the rule applies, the replacement must give the same results.
 
 The test programs are the rule's examples and variants of them. The matcher decides where the rule applies, so that the
-conditions of the rule are tested as they are used. The programs before and after the rule are run and compared with the
-original in float64, within the tolerances of tolerance.py.
+rule's conditions are tested too. The program is run before and after the rewrite. The results are compared with each
+other and with a float64 run of the original program, within the tolerances of tolerance.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pair:
     """A program before and after a rule, as two graphs with the same placeholders.
 
     Attributes:
-        changed: how the program differs from the example.
+        changed: how the program differs from the example, as text: `as written` for the example itself.
         text: the program as text.
         traced: the program as a graph.
         parameters: the parameters of the program.
@@ -63,7 +63,10 @@ class Pair:
 
 
 def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, seed: int) -> Pair | None:
-    """Applies a rule to a program. Returns None if the program is invalid or the rule does not apply."""
+    """Applies a rule to a program.
+
+    Returns the programs before and after, or None if the program is invalid or the rule does not apply.
+    """
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", seed).tensors
     parameters = dict(zip(text.parameters, drawn, strict=True))
     try:
@@ -85,13 +88,16 @@ def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, s
 
 @lru_cache(maxsize=1)
 def _results(rule: str) -> dict[Any, Any]:
-    """Returns a cache of fake results for a rule. Programs with static sizes share one fake mode, so they share it."""
+    """Returns the cache of op results on fake tensors that all static-size programs of one rule share."""
     del rule
     return {}
 
 
 def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
-    """Returns the rewritten graph with the placeholders of the program. Constants become the ops that compute them."""
+    """Returns the rewritten graph with the placeholders of the program.
+
+    A constant that is computed at conversion is replaced by the op that computes it.
+    """
     graph = Graph()
     known = {node.name: graph.placeholder(node.name) for node in traced.graph.find_nodes(op="placeholder")}
     copies: dict[Node, Node] = {}
@@ -113,7 +119,11 @@ def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
 
 
 def counter_example(pair: Pair, draw: Draw) -> str:
-    """Runs both graphs on random operands. Describes a difference and the operands; empty if there is no difference."""
+    """Runs both graphs on one set of random operands and compares their results.
+
+    Returns a description of the first difference and of the operands, or an empty string if the results agree. For a
+    variant whose sizes or arguments differ from the example, graphs that agree in float64 count as equal.
+    """
     drawn = draw_operands(
         pair.traced.inputs,
         draw.size,
@@ -127,7 +137,7 @@ def counter_example(pair: Pair, draw: Draw) -> str:
     ordinary, overflowing = draw.values in ORDINARY, draw.values in OVERFLOWING
     found = COMPARISONS[pair.rule.draws](pair.before, pair.after, operands, ordinary=ordinary, overflowing=overflowing)
     if found and not _is_as_written(pair) and agree_in_float64(pair.before, pair.after, operands):
-        return ""  # other sizes and arguments test the meaning, not the rounding: a norm of one number is 0 / 0
+        return ""  # rounding is tested only at the sizes and arguments of the example: a norm of one number is 0 / 0
     given = ", ".join(described((*pair.text.parameters.values(), *pair.traced.inputs), operands))
     return f"{found}; {pair.changed}, {drawn.drawn}, {given}" if found else ""
 
@@ -139,13 +149,13 @@ def _is_as_written(pair: Pair) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """How operands are generated.
+    """The parameters of one set of random operands; see `draw_operands`.
 
     Attributes:
         size: the smallest symbolic size.
         values: the kind of values.
-        seed: the seed.
-        long: the name of a symbolic size that is large, with its value. None if there is none.
+        seed: the seed of the random generator.
+        long: the name and value of one symbolic size that is much larger than the others, or None.
     """
 
     size: int
@@ -166,11 +176,14 @@ MANY = Draw(40, "edge", 22)
 
 
 def draws_of(pair: Pair, *, few: bool = False) -> Sequence[Draw]:
-    """Returns the draws for a program: for an example, one for each kind of values that matters; for a variant, two.
+    """Returns the sets of random operands on which a program is tested.
+
+    A variant is tested on two sets, or on none if a tensor is too large. An example is tested on one set for each kind
+    of values that may make a difference, with many elements, and with each size that may be long.
 
     Args:
         pair: the program.
-        few: whether an example too gets only two draws.
+        few: whether to test an example on only two sets too.
     """
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
         return []  # made long by a variant, not by the author of the example
@@ -191,12 +204,12 @@ def _dims(pair: Pair) -> list[str]:
 
 
 def _fits(pair: Pair, sizes: Mapping[str, int]) -> bool:
-    """Returns whether all operands are small enough at some sizes. Intermediate values may be larger."""
+    """Returns whether every input is small enough at the given sizes. Intermediate values may be larger."""
     return all(math.prod(spec.sizes(sizes)) <= MOST >> 4 for spec in pair.traced.inputs)
 
 
 def _elements(graph: Graph) -> int:
-    """Returns the number of elements of the largest tensor in a graph. Tensors with symbolic sizes are ignored."""
+    """Returns the number of elements of the largest tensor with static sizes in a graph, or 0 if there is none."""
     shapes = [node.meta["val"].shape for node in graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
     return max((math.prod(shape) for shape in shapes if all(isinstance(size, int) for size in shape)), default=0)
 

@@ -1,4 +1,4 @@
-"""Traces a program written as text on fake tensors. Gives the graph of torch.export in a tenth of the time.
+"""Traces a program written as text on fake tensors. The result is torch.export's graph, in a tenth of the time.
 
 A rule is tested on hundreds of small programs. Each program contains only explicit op calls, so that only dtypes,
 shapes and strides have to be computed.
@@ -47,7 +47,7 @@ class Traced:
         graph: the graph. It has one placeholder per parameter, then one per input. The `meta["val"]` of each node is a
             fake value.
         graph_module: an empty module.
-        graph_signature: tells which placeholders are parameters and which nodes are returned.
+        graph_signature: the signature: which placeholders are parameters, and which nodes are returned.
         state_dict: the parameters.
         constants: an empty mapping.
         range_constraints: maps each symbolic size to its range.
@@ -68,7 +68,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class _Fakes:
-    """A fake mode and the values that its programs share: leaves by name, dtype and shape, and results by call."""
+    """A fake mode and the fake values that its programs share: leaves by tensor spec, and op results by call."""
 
     mode: FakeTensorMode
     leaves: dict[Any, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Fakes:
 
 
 def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
-    """Runs a program on fake tensors.
+    """Runs a program on fake tensors and returns its graph.
 
     Args:
         text: the program.
@@ -127,7 +127,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
 
 @cache
 def _numbers() -> _Fakes:
-    """Returns what programs with static sizes share: the fake mode, which caches results itself."""
+    """Returns the fake mode that all programs with static sizes share. It caches the results of ops itself."""
     return _Fakes(FakeTensorMode())
 
 
@@ -140,7 +140,7 @@ def _symbolic() -> _Fakes:
 
 @lru_cache(maxsize=8)
 def _shared(sizes: tuple[tuple[str, int], ...]) -> _Fakes:
-    """Returns what programs with the same symbolic sizes share. Variants of an example consist of the same calls."""
+    """Returns the fake mode and fake values that programs with the same symbolic sizes share."""
     del sizes
     return _symbolic()
 
@@ -149,7 +149,7 @@ _LEAVES = ("get_attr", "placeholder")
 
 
 def _fake(spec: TensorSpec, sizes: Mapping[str, int], fakes: _Fakes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a fake tensor and a real tensor for a placeholder."""
+    """Returns a fake tensor and a real tensor of zeros for a placeholder."""
     if fakes.mode.shape_env is None:
         tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
         return likeness(fakes.mode, tensor), tensor
@@ -161,9 +161,10 @@ def _fake(spec: TensorSpec, sizes: Mapping[str, int], fakes: _Fakes) -> tuple[to
 def _symbolic_leaf(
     spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode, environment: ShapeEnv, number: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a fake tensor with symbolic sizes and a real tensor.
+    """Returns a fake tensor with symbolic sizes and a real tensor of zeros.
 
-    Equal sizes become one symbol (`DimDynamic.DUCK`). This is correct because no two names have the same size.
+    Dims with equal sizes share one symbol (`DimDynamic.DUCK`). This is correct because differently named dims have
+    different sizes.
     """
     from torch._dynamo.source import ConstantSource  # the import takes a second, which most commands can avoid
 
@@ -177,7 +178,10 @@ def _symbolic_leaf(
 
 
 def _call(node: Node, fakes: _Fakes, reals: dict[Node, Any]) -> Any:
-    """Returns the fake result of a call. If all sizes are static, runs the op on real tensors, which is faster."""
+    """Returns the result of a call as a fake value.
+
+    If all sizes are static, the op runs on real tensors, which is faster.
+    """
     mode = fakes.mode
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)

@@ -31,9 +31,10 @@ EQUAL = 4
 
 
 def variants(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields a description of each change and the changed program. Some of the changed programs are invalid.
+    """Yields the variants of a program, each as (a description of the change, the changed program).
 
-    The sizes of a variant are static. More conditions hold for static sizes than for all sizes, so more is tested.
+    Some variants are invalid programs. The sizes of all variants are static: rule conditions are proved more often for
+    static sizes than for symbolic sizes, so the rule applies to more variants.
     """
     numbers = _numbered(text)
     yield from chain(
@@ -47,7 +48,7 @@ def variants(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def in_dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields the program with all floating-point tensors in another dtype, once for each other dtype."""
+    """Yields, for each other floating-point dtype, the program with all floating-point tensors in this dtype."""
     yield from _floating_as(_numbered(text))
 
 
@@ -76,7 +77,7 @@ def _with(text: Text, change: Callable[[TensorSpec], TensorSpec]) -> Text:
 
 
 def _dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Changes the dtype of all floating-point tensors together, and of each tensor alone."""
+    """Yields programs in which all floating-point tensors, or one tensor alone, have another dtype."""
     yield from _floating_as(text, "i64")
     tensors = _tensors(text)
     for name, spec in tensors.items():
@@ -102,7 +103,7 @@ def _changed(text: Text, name: str, new: TensorSpec) -> Text:
 
 
 def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Changes each size wherever it is written, makes all sizes equal, and sets each axis to 1, which broadcasts."""
+    """Yields programs with one size changed everywhere, with all sizes equal, or with one axis of size 1 (broadcast)."""
     tensors = _tensors(text)
     static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
     for size in static:
@@ -122,7 +123,7 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _resized(text: Text, sizes: Mapping[int, int]) -> Text:
-    """Changes sizes in shapes and in the list arguments of ops."""
+    """Returns the program with sizes replaced, in tensor shapes and in the list arguments of ops."""
 
     def in_lists(term: Term, *, inside: bool = False) -> Term:
         if isinstance(term, Items):
@@ -145,7 +146,7 @@ def _mapped(call: Call, change: Callable[[Term], Term]) -> Call:
 
 
 def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
-    """Removes or adds a first axis of each tensor alone and of all inputs together."""
+    """Yields programs in which the first axis of one tensor, or of all inputs, is removed, or a new one is added."""
     for name, spec in _tensors(text).items():
         if spec.shape:
             yield f"{name} without its first axis", _changed(text, name, replace(spec, shape=spec.shape[1:]))
@@ -159,7 +160,7 @@ def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
-    """Changes each argument that is not a tensor, including omitted ones."""
+    """Yields programs in which one argument that is not a tensor has another value. It may be an omitted argument."""
     for at, (targets, unpacks, call) in enumerate(text.lines):
         op = find_op(call.op)
         for place, argument in enumerate(op._schema.arguments if op is not None else ()):
@@ -178,7 +179,7 @@ def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
-    """Returns other values for an argument: up to two numbers, the negated bool, or the other `approximate`."""
+    """Returns other values for an argument: up to two numbers, the negated bool, or gelu's other `approximate`."""
     if ("Tensor" in kind and not isinstance(value, int | float)) or kind.removeprefix("Optional[").startswith(_WORDS):
         return ()
     if isinstance(value, bool):
@@ -191,7 +192,7 @@ def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
 
 
 def _orders(text: Text) -> Iterator[tuple[str, Text]]:
-    """Swaps the first two tensors of each op."""
+    """Yields programs in which the first two tensors of one op are swapped."""
     for at, (targets, unpacks, call) in enumerate(text.lines):
         if len(call.args) > 1 and isinstance(call.args[0], Name) and isinstance(call.args[1], Name):
             swapped = replace(call, args=(call.args[1], call.args[0], *call.args[2:]))
@@ -200,7 +201,7 @@ def _orders(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _one_operand(text: Text) -> Iterator[tuple[str, Text]]:
-    """Uses one tensor for two operands of the same type."""
+    """Yields programs in which one input also takes the place of another input of the same dtype and shape."""
     tensors = list(text.inputs.values())
     for at, one in enumerate(tensors):
         for other in tensors[at + 1 :]:
