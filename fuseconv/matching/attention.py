@@ -1,7 +1,7 @@
-"""Finds attention however it is written: softmax(scores) v, where the scores are a scaled, biased and masked product.
+"""Finds attention in all its spellings: softmax(scores) v, where the scores are a product that is scaled and masked.
 
-Any number of steps may lie between the product and the softmax, in any order. scores.py reads these steps, and
-attention_call.py creates the call that replaces the whole attention.
+Any number of steps, such as scaling, biasing and masking, may follow the product of queries and keys, in any order.
+scores.py reads these steps, and attention_call.py creates the call that replaces the whole attention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOFTMAX = ("aten.softmax.int", SAFE)
 
 
 def attention(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
-    """Yields a match for each softmax of scores that is multiplied by values, or a near miss with the reason."""
+    """Yields, for each softmax in the graph, a match if it belongs to attention, or a near miss if it nearly does."""
     for op in [op for op in index.calls if str(op) in _SOFTMAX]:
         for softmax in index.calls[op]:
             yield from _at(index, rule, softmax)
@@ -54,9 +54,9 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Match | NearMiss]:
 
 
 def _to_values(softmax: Node) -> tuple[Node, ...] | None:
-    """Returns the ops from the weights to their product with the values: conversions, views and the product.
+    """Returns the ops that follow a softmax: conversions and views, then the product of the weights and the values.
 
-    Returns None if the weights have other users or no such product exists.
+    Returns None if no such product follows, or if the softmax or an op before the product has other users.
     """
     chain: list[Node] = [softmax]
     while len(chain) < 4 and len(chain[-1].users) == 1:
@@ -71,10 +71,10 @@ def _to_values(softmax: Node) -> tuple[Node, ...] | None:
 
 
 def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Match:
-    """Returns the match for one softmax and the ops around it.
+    """Returns the match that replaces scores, their softmax and the product with the values by one attention call.
 
     Raises:
-        Refused: the attention op would compute something else.
+        Refused: the matched nodes may not be replaced, for example because attention cannot express a step.
     """
     matched = frozenset((*scores.nodes, softmax, *last))
     *between, end = last
@@ -91,7 +91,10 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
 
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:
-    """Checks the dtypes and leading axes of the operands. Unlike matrix products, attention does not broadcast them."""
+    """Checks that queries, keys and values have the same dtype, rank and leading axes, and raises `Refused` otherwise.
+
+    Unlike matrix products, attention does not broadcast the leading axes.
+    """
     constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
     same_kind(constants, *operands)

@@ -1,8 +1,8 @@
 """Creates the attention call that replaces scores, their softmax, and the product with the values.
 
-The model applies steps, such as scaling and masking, to the product of queries and keys. Attention adds a mask to the
-product. So the steps are applied to the mask, in the same order: the mask is the result of the steps for a product of
-0. For this to be correct, a score that a fill hides must be negligible compared with the fill value.
+The model applies steps, such as scaling and masking, to the product of queries and keys. The attention op only adds a
+mask to the scaled product. So the mask is computed by applying the steps, in the same order, to 0 in place of the
+product. This is correct only if a score that a fill hides is negligible compared with the fill value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def attention_call(
         workspace: the graph.
         scores: the scores.
         values: the values, of shape [..., keys, width].
-        safe: whether the weights of a row are 0 instead of NaN if all its scores are -inf.
+        safe: whether the softmax gives weights of 0 instead of NaN in a row whose scores are all -inf.
 
     Returns:
         The operands by name, and the lines that compute the result `o`.
@@ -65,7 +65,7 @@ class _Mask(NamedTuple):
     """A mask under construction.
 
     Attributes:
-        name: the name of the mask.
+        name: the name of the mask in the lines. Empty while no step has contributed to the mask.
         rank: the rank of the mask.
         keys: whether the mask may have different values for different keys.
     """
@@ -91,7 +91,7 @@ class _Call:
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
-        """Adds a node or a list to the operands, unless the node is there already, and returns its name."""
+        """Returns the name of a node or list among the operands. Adds it to the operands if necessary."""
         if isinstance(value, Node) and value in self._names:
             return self._names[value]
         name = f"x{next(self._count)}"
@@ -107,7 +107,7 @@ class _Call:
         return name
 
     def write(self, values: Node, *, safe: bool) -> None:
-        """Adds all lines of the attention call."""
+        """Adds all lines of the attention call. The last line binds the result `o`."""
         self.check_views()
         q, k = self.read(self.scores.left), self.read(self.scores.right)
         k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
@@ -128,7 +128,7 @@ class _Call:
                 raise Refused("a view that preserves the key axis", text_of(step.node), at=step.node)
 
     def scaled(self, q: str) -> tuple[str, float]:
-        """Returns the name of the queries, multiplied by all tensor factors, and the product of all number factors."""
+        """Returns the name of the queries, multiplied by all tensor factors, and the product of all scalar factors."""
         scale, viewed = 1.0, self.scores.turned
         for step in self.scores.steps:
             viewed = viewed or step.kind == "view"
@@ -142,9 +142,10 @@ class _Call:
         return q, float(scale)
 
     def mask(self) -> tuple[_Mask | None, str]:
-        """Returns the mask, or None if there is none, and the name of a tensor that marks fully masked rows.
+        """Returns the mask and the name of a bool tensor that is true for fully masked rows.
 
-        The name is empty if no row needs the marking.
+        The mask is None if the scores are neither masked nor biased. The name is empty if fully masked rows need no
+        special treatment.
         """
         fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
         for fill in fills:
@@ -157,7 +158,10 @@ class _Call:
         return self.sum_of_all(fills)
 
     def fill_alone(self, fill: Step) -> tuple[_Mask, str]:
-        """Returns the mask for a single fill: a bool mask, unless the fill value matters in a fully masked row."""
+        """Returns the mask for a single fill, and the name of a bool tensor that is true for fully masked rows, or "".
+
+        The mask is a bool tensor, unless the fill is finite and a row may be fully masked. Then it is a float tensor.
+        """
         hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
             number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
@@ -167,7 +171,7 @@ class _Call:
         return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
 
     def sum_of_all(self, fills: list[Step]) -> tuple[_Mask, str]:
-        """Returns the mask for all steps: the result of the steps for a product of 0."""
+        """Returns the mask for any steps: the result of applying them to 0. Also returns the name as `mask` does."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
         bias, shape = _Mask("", 0, keys=False), ""
@@ -192,9 +196,15 @@ class _Call:
         return self.bounded(self.spread(bias), least)
 
     def bounded(self, mask: _Mask, least: float) -> tuple[_Mask, str]:
-        """Returns the mask with values that kernels accept, and the name of a tensor that marks rows of only -inf.
+        """Clamps the mask to values that kernels accept, and finds the rows that are all -inf.
 
-        The name is empty if no such row is possible.
+        Args:
+            mask: the mask.
+            least: a lower bound of the mask's values.
+
+        Returns:
+            The mask, and the name of a bool tensor that is true for rows that are all -inf. The name is empty if no
+            such row is possible.
         """
         overflows = self.fake.device.type == "cuda" and self.fake.dtype != torch.float16 and least < LOST
         if least > -math.inf and not overflows:
@@ -206,7 +216,7 @@ class _Call:
         return mask, self.make("all.dim", hidden, -1, True) if least == -math.inf else ""
 
     def add(self, bias: _Mask, step: Step) -> _Mask:
-        """Adds one term to the mask, in the dtype of the queries."""
+        """Returns the sum of the mask and the term of a step, in the dtype of the queries."""
         term = step.value
         if not isinstance(term, Node):
             raise Refused("the term added to the scores to be a tensor", text_of(term), at=step.node)
@@ -222,7 +232,17 @@ class _Call:
         return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
-        """Applies a view of the scores to the mask. `shape` names zeros shaped like the scores, with one key."""
+        """Applies a view of the scores to the mask.
+
+        Args:
+            bias: the mask before the view.
+            shape: the name of a tensor of zeros that has the shape of the scores except for a single key. Empty before
+                the first view.
+            step: the view.
+
+        Returns:
+            The mask after the view, and the name of the tensor of zeros after the view.
+        """
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
@@ -235,19 +255,26 @@ class _Call:
         return bias, self.reshape(op, shape, narrow)
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
-        """Adds a view or reshape. A view becomes a reshape, because the mask may have to be copied."""
+        """Adds a line that calls a view op, and returns the name of its result.
+
+        `view` becomes `reshape`, because the mask may not have the strides that `view` requires.
+        """
         terms = [repr(value) if isinstance(value, int) else self.read(value) for value in given]
         return self.make("reshape.default" if op == "view.default" else op, name, *terms)
 
     def spread(self, mask: _Mask) -> _Mask:
-        """Gives a mask the rank that kernels require: at least 2, or 4 if the queries have rank 4."""
+        """Returns the mask with the rank that kernels require: at least 2, and 4 instead of 3 for queries of rank 4."""
         wanted = 4 if self.fake.dim() == 4 and mask.rank == 3 else 2
         while mask.rank < wanted:
             mask = mask._replace(name=self.make("unsqueeze.default", mask.name, 0), rank=mask.rank + 1)
         return mask
 
     def number(self, fill: Step, terms: Range) -> float:
-        """Returns the fill value for the mask if a row may be fully masked.
+        """Returns the value to use in the mask for a fill that may mask a whole row.
+
+        Args:
+            fill: the fill.
+            terms: the range of the added terms.
 
         Raises:
             Refused: in a fully masked row, the scores or another mask would affect the result.
@@ -272,7 +299,7 @@ class _Call:
         return LOST
 
     def leaves_some(self, fill: Step) -> bool:
-        """Returns whether every query provably has a visible key."""
+        """Returns whether a fill provably leaves every query at least one visible key. False if this is unknown."""
         try:
             return self.workspace.leaves_some(fill.value)
         except Refused:
@@ -289,7 +316,7 @@ def _is_small(terms: Range, fill: Step) -> bool:
 
 
 def _is_exact(node: Node) -> bool:
-    """Returns whether a tensor may be converted without rounding: it holds integers or was widened."""
+    """Returns whether converting a tensor to the dtype of the queries is exact: it has integers or was just widened."""
     if not node.meta["val"].is_floating_point():
         return True
     if not is_call(node) or op_name(node.target) != "aten.to.dtype":
@@ -300,7 +327,7 @@ def _is_exact(node: Node) -> bool:
 
 
 def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:
-    """Returns the range of the mask, with or without the fill values."""
+    """Returns the range of the mask's values. `fills` says whether the fill values are included."""
     found: Range = (0.0, 0.0)
     for step in scores.steps:
         if step.kind == "term":

@@ -15,7 +15,11 @@ from fuseconv.rulebook.refused import Refused
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
-    """Returns an argument of a node as a JSON value. The function `name` gives the name of a node.
+    """Returns an argument of a node as a JSON value.
+
+    Args:
+        value: the argument.
+        name: maps a node to the name under which plan.json refers to it.
 
     Raises:
         Refused: plan.json cannot store an argument of this kind.
@@ -40,10 +44,14 @@ def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
 
 
 def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
-    """Returns the argument that a JSON value stands for. The function `nodes` gives the node with a name.
+    """Returns the argument that a JSON value represents. The inverse of `to_binding`.
+
+    Args:
+        binding: the JSON value.
+        nodes: maps a name to the node.
 
     Raises:
-        Refused: the binding is of an unknown kind, or names a node that does not exist.
+        Refused: the JSON value is of an unknown kind, or refers to a node that does not exist.
     """
     match binding:
         case {"node": str() as name}:

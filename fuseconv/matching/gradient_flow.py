@@ -26,7 +26,7 @@ def check_gradients(
     replacement: Replacement,
     workspace: Workspace,
 ) -> None:
-    """Checks that the gradient of every result reaches the same operands before and after the replacement.
+    """Checks that each result passes gradients to the same operands before and after the replacement.
 
     Args:
         matched: the nodes to replace.
@@ -75,7 +75,7 @@ def _leaf(value: Tensor) -> Tensor:
 
 
 def _copies(leaves: Mapping[Node, Tensor]) -> dict[Node, Any]:
-    """Returns the leaves as non-leaf tensors, because ops may mutate them."""
+    """Returns differentiable copies of the leaves. Ops may mutate the copies; autograd forbids this for leaves."""
     return {node: leaf * 1 for node, leaf in leaves.items()}
 
 

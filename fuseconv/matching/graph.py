@@ -141,7 +141,7 @@ class Workspace:
         self._read_as: dict[Node, dict[Node, str]] = {}
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula that gives each element of a tensor, for all sizes.
+        """Returns a formula for the elements of a tensor in terms of their indices and the symbolic sizes.
 
         Raises:
             Refused: the elements depend on an input, or on an op for which no formula is known.
@@ -179,15 +179,15 @@ class Workspace:
         )
 
     def is_constant(self, node: Any) -> bool:
-        """Returns whether the values of a node never change, so that they can be used at conversion.
+        """Returns whether the value of a node never changes, so that it can be used at conversion.
 
-        Such nodes are the parameters, buffers and constant tensors of the model, and constants computed from these. In
-        a trainable program, parameters and buffers may change and do not count.
+        This holds for the parameters, buffers and constant tensors of the model, and for constants computed from these.
+        In a trainable program it does not hold for parameters and buffers, whose values may change.
         """
         return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor of a constant node. Returns None for any other node."""
+        """Returns the tensor of a constant node, or None for any other node. Computes the tensor if necessary."""
         if not self.is_constant(node):
             return None
         known = self._constants[node.name]
@@ -196,7 +196,7 @@ class Workspace:
         return known
 
     def deferred(self, node: Node) -> Deferred | None:
-        """Returns the call that computes a constant. None if the node is no constant or its value is already known."""
+        """Returns the call that computes a constant, or None if the node is not a constant or its value is known."""
         known = self._constants.get(node.name) if node.op == "placeholder" else None
         return known if isinstance(known, Deferred) else None
 
@@ -235,7 +235,9 @@ class Workspace:
         return node
 
     def run(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Runs an op on fake tensors, for all sizes. Caches the result by the operands' dtypes, shapes and strides.
+        """Runs an op on fake tensors, for all sizes, and returns the result, which is cached.
+
+        The cache key contains the op, its other arguments, and the dtypes, shapes and strides of its tensors.
 
         Layers of the same shape share the cached result as `meta["val"]`, because creating a fake tensor with symbolic
         sizes takes a millisecond. A placeholder must have its own fake value.
@@ -254,7 +256,7 @@ class Workspace:
         return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """Returns the computed constants that have users, by node name."""
+        """Returns a mapping from node names to tensors, with all constants computed here that still have users."""
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}
@@ -287,19 +289,19 @@ class Workspace:
         return node
 
     def find(self, name: str) -> Node | None:
-        """Returns the same node as `node`. Returns None if the node does not exist or a step removed it."""
+        """Returns the node that `node` returns for a name, or None if the node does not exist or a step removed it."""
         node = self._nodes.get(name)
         current = None if node is None else self.current(node)
         return None if current is None or current._erased else current
 
     def current(self, node: Node) -> Node:
-        """Returns the node that has replaced a node, also through several replacements, or the node itself."""
+        """Returns the node that now computes the value of a node: its latest replacement, or the node itself."""
         while node in self._replaced:
             node = self._replaced[node]
         return node
 
     def name(self, node: Node) -> str:
-        """Returns the name that `node` resolves to this node in every later step: the name in the program.
+        """Returns the name by which later steps refer to a node, and which `self.node` resolves to the node.
 
         A node that replaces another node takes over the name of that node. A node that was created for an intermediate
         value is named `NODE/RULE/NAME`: the replaced node, the rule, and the name in the rule.
@@ -307,7 +309,7 @@ class Workspace:
         return self._origins.get(node, node.name)
 
     def name_used_by(self, user: Node, operand: Node) -> str:
-        """Returns the name under which a node uses an operand: the name before any step replaced the operand.
+        """Returns the name by which a step refers to an operand of `user`: its name before any step replaced it.
 
         The name resolves to the operand whether or not the replacing steps are executed. So a plan stays valid if these
         steps are removed from it.
@@ -317,14 +319,22 @@ class Workspace:
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call at the insertion point. `read_as` gives the names of its operands, as in `name_used_by`."""
+        """Creates a call of an op at the graph's insertion point.
+
+        Args:
+            op: the op.
+            args: the positional arguments.
+            kwargs: the keyword arguments.
+            name: the name of the new node.
+            read_as: maps operands of the call to the names that `name_used_by` returns for them.
+        """
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
         return node
 
     def refer(self, node: Node, reference: str) -> str:
-        """Registers a node that a step created under a name, and returns the name. A taken name gets a number."""
+        """Registers a name for a node that a step created, and returns the name, with a suffix if it was taken."""
         taken = sum(known.partition("~")[0] == reference for known in self._nodes) if reference in self._nodes else 0
         reference = f"{reference}~{taken + 1}" if taken else reference
         self._nodes[reference] = node
@@ -361,7 +371,7 @@ class Workspace:
                 self.erase(node)
 
     def _touch(self, *nodes: Node) -> None:
-        """Records nodes that are new or erased, or whose operands or users changed."""
+        """Records that nodes are new or erased, or that their operands or users changed, for `take_changed`."""
         noted = dict.fromkeys(nodes)
         self._changed.update(noted)
         self._loose.update(noted)

@@ -20,12 +20,13 @@ from fuseconv.rulebook.refused import Refused
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool = False) -> dict[Node, Any]:
-    """Returns the new fake values of all downstream nodes whose strides change.
+    """Returns a mapping from each downstream node whose strides change to its new fake value.
 
     Args:
         changed: maps each replaced node to its new fake value.
         workspace: the graph.
-        restores: whether `restore_outputs` will be called, so that the new strides may reach a contiguous output.
+        restores: whether new strides may reach outputs that were contiguous, because the caller will call
+            `restore_outputs`.
 
     Raises:
         Refused: an op does not accept the new strides, or they reach an output of the program.
@@ -53,11 +54,12 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
 
 
 def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
-    """Copies the outputs of the program whose strides have changed to contiguous memory.
+    """Copies each output of the program whose strides have changed to contiguous memory.
 
     Args:
         workspace: the graph.
-        before: maps each output node to its fake value before the change. All outputs that changed were contiguous.
+        before: maps each output node to its fake value before the change. Outputs whose strides changed must have been
+            contiguous.
     """
     output = workspace.graph.output_node()
     for node, old in before.items():

@@ -21,7 +21,7 @@ float that is a multiple of 1/64, such as 0.5, and every integer match only exac
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two arguments are the same node or equal literals. 2 equals 2.0, but 1 does not equal True."""
+    """Returns whether two arguments are the same node or equal literals. 2 equals 2.0; 1 does not equal True."""
     if isinstance(one, Node) or isinstance(other, Node):
         return one is other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -35,7 +35,7 @@ def same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
     Args:
         literal: the literal of the rule.
         actual: the argument in the graph.
-        rank: the rank of the tensor if the literal is an axis, else None.
+        rank: if the literal is an axis, the rank of the tensor, so that -1 equals rank - 1. None for other literals.
     """
     expected = literal.value
     if literal.is_dtype:
@@ -56,10 +56,10 @@ def _is_exact(expected: float) -> bool:
 
 
 def differs(literal: Literal, actual: Any, dtype: torch.dtype | None) -> bool:
-    """Returns whether a float that matches a rule's float differs from it by more than the rounding error of a dtype.
+    """Returns whether a float in the graph differs from the rule's float by more than the rounding error of a dtype.
 
-    The rounding error is that of float64 for float64 tensors and that of float32 for all others, because ops compute
-    with numbers in at least float32.
+    The dtype is float64 for float64 tensors and float32 for all others, because ops compute with scalars in at least
+    float32.
 
     Args:
         literal: the literal of the rule.

@@ -60,7 +60,7 @@ class Lock(BaseModel):
 
 @dataclass(frozen=True)
 class Change:
-    """A rule whose number of matches in a module differs from the lock, and the reason."""
+    """A difference from the lock: one rule has another number of matches in one module, with the reason."""
 
     rule: str
     module: str
@@ -74,7 +74,7 @@ class Change:
 
 
 def count_matches(plan: Plan, program: Program) -> MatchCounts:
-    """Counts the matches of a plan that insert an op. Matches that only remove ops are not recorded.
+    """Returns the number of matches per rule and module that insert an op. Matches that only remove ops do not count.
 
     Args:
         plan: the executed plan.
@@ -91,7 +91,7 @@ def count_matches(plan: Plan, program: Program) -> MatchCounts:
 
 
 def read_lock(path: Path) -> Lock:
-    """Reads fuseconv.lock.
+    """Reads and validates fuseconv.lock.
 
     Raises:
         FileError: the file does not exist.
@@ -192,9 +192,9 @@ def _reason(
     known: Collection[str],
     gained: Iterable[tuple[str, str]],
 ) -> str:
-    """Returns the reason why a match is missing.
+    """Returns the reason why a rule has fewer matches in a module than the lock records.
 
-    The reason is a disabled step, an unused rule, a near miss, or another rule that now matches in the module.
+    The reason names a disabled step, a rule that is not in use, a near miss, or another rule that now matches there.
     """
     modules = _modules(program)
     for number, step in enumerate(plan.steps):

@@ -16,11 +16,11 @@ from fuseconv.rulebook.rule_text import Apply, Call, Items, Literal, Name, Term
 def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     """Checks that rules of the same stage form no rewrite cycle.
 
-    Rule A leads to rule B if the replacement of A contains everything that the pattern of B needs. A rule that merges
-    matches reduces their number, so it leads to no rule. Conditions on tensors cannot be evaluated here and count as
-    fulfilled. Only a number where the condition needs a tensor rules a match out.
+    Rule A leads to rule B if the replacement of A contains every op of the pattern of B, connected in the same way. A
+    rule that merges matches reduces their number, so it leads to no rule. Conditions count as true, because tensors are
+    not known here. A condition is false only if it requires a tensor and gets a number.
 
-    A set of compiled rules is checked only once, however many programs are planned with it.
+    The result is cached, so that a set of compiled rules is checked only once.
 
     Args:
         rules: the alternatives of each rule.
@@ -60,7 +60,7 @@ def _check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
 
 
 def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
-    """Returns the shortest path from a rule back to itself, or an empty list."""
+    """Returns the names of the rules on the shortest cycle through a rule, or an empty list if there is no cycle."""
     ways = [[start]]
     seen = set()
     while ways:
@@ -75,12 +75,20 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 
 def _called(pattern: Pattern) -> frozenset[str]:
-    """Returns the ops that a graph must contain for a pattern to match. Products are left out: several ops form one."""
+    """Returns the ops that a graph must contain for a pattern to match.
+
+    Product lines are omitted, because any of several ops can form a product.
+    """
     return frozenset(str(line.op) for line in pattern.lines if line.op is not PRODUCT)
 
 
 def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[str, None]:
-    """Returns the names of the rules that a rule leads to. `called` groups all patterns by the ops that they need."""
+    """Returns the names of the rules that a rule leads to, as the keys of a dict.
+
+    Args:
+        rule: the rule.
+        called: all patterns, grouped by the ops that they need.
+    """
     if rule.merge or rule.strides == "restored" or rule.stage == "search":
         return {}  # these end because of a shared operand, a layout or a limit, which the text does not show
     made = {call.op for _, call in _made(rule)}
@@ -90,7 +98,10 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
 
 
 def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
-    """Returns the calls that a rule inserts, with the names of their results. Constants insert no call."""
+    """Returns each call that a rule inserts, as (the names of its results, the call).
+
+    Lines that are evaluated at conversion insert no call.
+    """
     return [
         (line.targets, line.value) for line in rule.replacement if isinstance(line.value, Call) and not line.constant
     ]
@@ -152,7 +163,7 @@ def _value(term: Expected) -> object:
 
 
 def _may_hold(rule: Rule, bound: Mapping[str, Term]) -> bool:
-    """Returns whether the conditions of a rule can hold. A condition on tensors does not hold for a number."""
+    """Returns whether the conditions of a rule can hold. A condition that requires a tensor is false for a number."""
     for condition in rule.conditions:
         if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].tensors:
             for operand in condition.left.args:

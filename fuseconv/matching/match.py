@@ -1,7 +1,8 @@
-"""Finds the matches of a rule in a graph and, for each partial match, the first reason why it is not a match.
+"""Finds the matches of a rule in a graph and, where the rule nearly matches, the reason why it does not.
 
-For each subgraph that fits the pattern, the following are checked: its users outside the match, in-place writes, the
-`where` conditions, and the result of the replacement on fake tensors. Matching does not change the graph.
+A subgraph that fits the pattern is a match only if these checks pass: its intermediate values have no users outside it,
+no in-place write interferes, the `where` conditions are proved, and the replacement gives the same dtypes and shapes on
+fake tensors. Matching does not change the graph.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Match:
         nodes: the matched nodes in execution order, including the getitem nodes that select one of several results.
         captures: maps each pattern variable to a node, a literal, or a list of these.
         results: maps each replaced name of the pattern to the node whose value is replaced.
-        saved: the number of memory passes saved: the matched ops minus the inserted ops. Inserted ops whose result has
-            one element, and constants computed at conversion, are not counted.
+        saved: the number of passes over memory that the replacement saves: the number of matched ops minus the number
+            of inserted ops. Inserted ops that return a single element or are evaluated at conversion do not count.
         replace: the lines that replace the nodes.
         literals: pairs of a float in the graph and the float of the rule that it matches. Only pairs that differ by
             more than the rounding error are listed.
@@ -67,11 +68,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of one rule at one anchor.
+    """The result of trying one rule at one anchor.
 
     Attributes:
-        match: the match. For a rule that merges matches, a candidate. None if there is neither.
-        miss: the near miss, if there is no match.
+        match: the match, or the candidate for a rule that merges matches. None if the rule does not match.
+        miss: the near miss if the rule does not match, else None.
         read: the nodes that were examined. The result stays valid until the operands, users or value of one of these
             nodes change.
     """
@@ -82,11 +83,11 @@ class Found:
 
 
 def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[NearMiss]]:
-    """Finds the matches of one rule.
+    """Finds all matches of one rule in a graph.
 
     Args:
-        index: the graph.
-        patterns: the rule's alternatives.
+        index: the index of the graph.
+        patterns: the compiled alternatives of the rule.
 
     Returns:
         The matches, at most one per anchor or per group of merged matches; and the nearest miss of each anchor that has
@@ -105,7 +106,7 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[
 
 
 def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
-    """Tries one rule at one node. Returns the first candidate of any alternative that may be replaced.
+    """Tries all alternatives of one rule at one node, and returns the first match or, if there is none, the near miss.
 
     Raises:
         RuleError: the pattern needs more than `BUDGET` comparisons.
@@ -131,11 +132,11 @@ def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
 
 
 def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Candidate:
-    """Makes all checks that do not depend on the replacement, and returns the candidate.
+    """Makes all checks that do not depend on the replacement, and returns the candidate that passed them.
 
     Args:
-        index: the graph.
-        pattern: the alternative that was found.
+        index: the index of the graph.
+        pattern: the alternative of the rule that fits the subgraph.
         state: the nodes and captures that the search found.
         read: a set to which the examined nodes are added.
 
@@ -167,10 +168,10 @@ def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> 
 def check_apart(
     index: Index, matched: frozenset[Node], captures: Mapping[str, Any], results: Mapping[str, Node]
 ) -> None:
-    """Checks that a match has no complex tensors and no operands defined inside it, and that no write interferes.
+    """Checks the nodes and operands of a match.
 
     Raises:
-        Refused: an operand is defined inside the match, a tensor is complex, or an in-place write interferes.
+        Refused: an operand is computed inside the match, a tensor is complex, or an in-place write interferes.
     """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
@@ -188,7 +189,12 @@ def _is_complex(node: Node) -> bool:
 
 
 def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
-    """Returns the match if the lines may be substituted for the candidate subgraph.
+    """Makes all checks that depend on the replacement, and returns the match.
+
+    Args:
+        index: the index of the graph.
+        found: the candidate.
+        lines: the lines to substitute for the nodes of the candidate.
 
     Raises:
         Refused: the lines may not be substituted. The exception gives the reason.
@@ -216,7 +222,10 @@ def _has_one_element(fake: Any) -> bool:
 
 
 def merged(index: Index, candidates: Sequence[Candidate]) -> Iterator[Match | NearMiss]:
-    """Yields a match, or a near miss, for each group of candidates that agree on the merge variables."""
+    """Yields, for each group of candidates that agree on the merge variables, one match or the near miss.
+
+    A candidate that agrees with no other candidate is ignored.
+    """
     groups: dict[Any, list[Candidate]] = {}
     for found in candidates:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
@@ -248,10 +257,18 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
 
 
 def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
-    """Checks that new values may replace nodes. Returns the downstream nodes whose strides change, with new values.
+    """Checks that new values may replace nodes, and returns the new fake values of nodes whose strides change.
+
+    Args:
+        changed: maps each replaced node to its new fake value.
+        workspace: the graph.
+        strides: the field `strides` of the rule.
+
+    Returns:
+        A mapping from each downstream node whose strides change to its new fake value.
 
     Raises:
-        Refused: a new value may not replace its node.
+        Refused: a value differs in dtype, device or shape, or its strides are not allowed to change.
     """
     for node, new in changed.items():
         check_same(new, node, strides)
@@ -261,7 +278,7 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
     """Returns the node before which the replacement is inserted.
 
-    This is the last matched node, or the first outside user of a result if that comes earlier.
+    This node is the last matched node, or the first user of a result outside the match if that user comes earlier.
 
     Raises:
         Refused: a result is used before an operand is computed.
@@ -328,7 +345,7 @@ def _operands(term: Apply | Name) -> Iterator[str]:
 
 
 def _symbol(value: Any) -> Any:
-    """Returns the short name of a dtype, which `where` compares. Other values are returned as they are."""
+    """Returns the short name of a dtype, which `where` conditions compare, or any other value unchanged."""
     if isinstance(value, torch.dtype):
         return SHORT_DTYPES[str(value)]
     return value

@@ -1,8 +1,8 @@
 """Expands the `replace` lines of a rule that merges several matches.
 
-A name on which all matches agree is used as it is. Any other name has a different value in each match: `[*w]` is the
-list of the values from all matches, `*y, =` binds one result per match, and a line that uses such a name without a star
-is repeated for each match.
+A variable in the rule's `merge` field has the same value in all matches. Any other name has one value per match. `[*w]`
+is the list of the values of `w` from all matches, and `*y, =` binds one result per match. A line that uses such a name
+without a star is repeated for each match.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from fuseconv.rulebook.rule_text import Apply, Call, Each, Items, Line, Name, Te
 
 
 def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[Line, ...]:
-    """Expands `replace` for `count` matches. Names that differ from match to match get the suffix `_N` in match N.
+    """Returns the `replace` lines expanded for `count` matches.
+
+    A name that has one value per match gets the suffix `_N` for match N, counted from 0.
 
     Args:
         lines: the parsed lines.
@@ -38,7 +40,7 @@ def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[
 
 
 def _is_common(value: Call | Term, common: Collection[str]) -> bool:
-    """Returns whether a value is the same for all matches: it uses names of single matches only under a star."""
+    """Returns whether a value is the same for all matches: every name without a star is in `common`."""
     match value:
         case Name(id=name):
             return name in common or name == "_"

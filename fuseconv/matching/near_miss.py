@@ -26,7 +26,7 @@ class NearMiss:
         differs: the first node that differs.
         found: the number of ops of the pattern that were found.
         ops: the number of ops of the pattern.
-        words: returns what was expected and what was found, as text.
+        words: a function that returns two texts: what the pattern expects and what the graph contains.
         refused: whether the whole pattern matches but may not be replaced.
         rejected: whether the match was rejected by its numerical test or by an unexpected error.
     """
@@ -42,7 +42,7 @@ class NearMiss:
 
     @property
     def miss(self) -> Miss:
-        """Renders the near miss as text."""
+        """Returns the near miss with its reason and its source line as text."""
         expected, found = self.words()
         return Miss(
             rule=self.rule.name,

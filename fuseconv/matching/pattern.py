@@ -1,4 +1,4 @@
-"""Compiles patterns for the ops of this process: resolves the schema of every op and names every argument."""
+"""Compiles the patterns of rules: resolves each op among the ops of this process, and gives each argument its name."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ class OpLine:
         pointer: the JSON pointer of the line inside its rule.
         op: the op that the line calls, or `PRODUCT` for multiplications in any order.
         terms: maps the name of each argument to the term that the argument must match. An argument that is not listed
-            may have any value. The factors of a product are named by position, and its number is named `times`.
+            may have any value. In a product line, the names of the factors are their positions, and the name of the
+            scalar factor is `times`.
         targets: the names of the results.
-        unpacks: whether the op returns several results, which are identified by position.
+        unpacks: whether the op returns several results, each of which a getitem node selects by position.
     """
 
     pointer: str
@@ -87,9 +88,10 @@ class Pattern:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
-        """For each line, the ways in which its terms are assigned to arguments. Commutative ops have two ways.
+        """For each line, the possible assignments of its terms to the arguments of the op.
 
-        In each way, literals are compared first, then ops. Pattern variables are bound last.
+        The line of a commutative op may have two assignments, and a product line has none. Each assignment lists the
+        arguments in the order of their comparison: literals first, then results of other lines, then pattern variables.
         """
         return tuple(
             tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
@@ -98,12 +100,15 @@ class Pattern:
 
     @cached_property
     def ops(self) -> frozenset[Any]:
-        """The ops that a graph must contain for the pattern to match. Products are left out: several ops form them."""
+        """The ops that a graph must contain for the pattern to match.
+
+        Product lines are omitted, because any of several ops can form a product.
+        """
         return frozenset(line.op for line in self.lines if line.op is not PRODUCT)
 
     @cached_property
     def follows(self) -> bool:
-        """Whether a condition of the rule follows a value through the graph, beyond the nodes that a search records."""
+        """Whether a condition of the rule examines how an operand is computed, beyond the nodes that a search records."""
         tests = (condition.left.function for condition in self.rule.conditions if isinstance(condition.left, Apply))
         return any(FUNCTIONS[name].follows for name in tests)
 
@@ -130,7 +135,7 @@ def _orders(line: OpLine) -> Iterator[list[Slot]]:
 def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
     """Compiles every alternative of a rule for the ops of this process, and checks the ops of its replacement.
 
-    The result is cached.
+    The result, one pattern per alternative, is cached.
 
     Raises:
         RuleError: an op is unknown, or its arguments or results do not match its schema.
@@ -188,7 +193,7 @@ def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
 
 
 def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
-    """Returns the factors of a product, and its number as `times`: a literal, or a variable to bind."""
+    """Returns the tensor factors of a product by position, and its scalar factor, a literal or a variable, as `times`."""
     numbers = [term.value for term in call.args if isinstance(term, Literal)]
     factors = [term for term in call.args if isinstance(term, Name)]
     named = dict(call.kwargs)

@@ -1,8 +1,8 @@
 """Computes the plan for a program and rules: applies each stage to a fixpoint and resolves overlapping matches.
 
-Each round finds all matches of all rules of the stage. Of overlapping matches, it keeps those that save most, and it
-executes them on a working copy of the graph. The stage ends when a round finds no match. The remaining near misses give
-the reasons.
+Each round finds all matches of all rules of the stage. Of overlapping matches, the round keeps the match that saves
+most passes over memory. It executes the kept matches on a working copy of the graph. The stage ends when a round finds
+no match. The near misses that remain give the reasons why rules do not apply.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def plan(
         targets: the targets to write. If a rule does not support all of them, its matches become misses.
         allow: the `allow` names of the rules that change numerical results and may be applied.
         rejected: matches that must not be replaced, with the reasons.
-        forms: maps the text of a region to the form that replaces the region before the stage `structure`.
+        forms: maps the text of a region to the form chosen for it, which replaces the region before the stage
+            `structure`.
 
     Returns:
         The plan: the steps in execution order, and the near misses in the order of the rules.
@@ -124,7 +125,7 @@ def is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
 
 
 def _others(rule: Rule, targets: Collection[str]) -> str:
-    """Describes which of the targets a rule does not support. Empty if the rule supports all of them."""
+    """Returns a message about the targets that a rule does not support, or an empty string if it supports all."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
     return (
@@ -148,7 +149,7 @@ def run_stage(
         stage: the stage.
         rules: the rules of the stage and their patterns.
         rejected: matches that must not be replaced, with the reasons.
-        others: maps the names of rules whose matches are never replaced to the reasons.
+        others: maps each rule whose matches must not be replaced, by name, to the reason.
 
     Yields:
         The steps as they are executed, then the remaining misses.
@@ -163,8 +164,8 @@ def run_stage(
     replaced_by: set[tuple[str, str]] = set()
     far = True
     matches = worklist.matches(far=far)
-    # Another rule may replace a partial match, so near misses are recorded before the first step. Near misses of
-    # canonical rules are not, because each of these rules is one of many spellings.
+    # A step of another rule may remove a partial match, so near misses are recorded before the first step. Canonical
+    # rules are omitted, because most of them match one of many spellings and are expected to miss.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
         keys = [(match.rule.name, tuple(workspace.name(node) for node in match.nodes)) for _, match in matches]
@@ -198,9 +199,10 @@ def run_stage(
 
 
 def _without_overlaps(matches: Iterable[tuple[int, Match]]) -> tuple[list[Match], list[Miss]]:
-    """Keeps, of the matches that share a node, the match that saves most. Returns the kept matches and the misses.
+    """Selects matches that share no node. Returns the selected matches in graph order, and misses for the others.
 
-    Ties are broken by the order of the rules, then by the order of the nodes.
+    Matches that save more passes over memory are selected first. Ties are broken by the order of the rules, then by the
+    order of the nodes.
     """
     taken: dict[Node, Match] = {}
     chosen: list[Match] = []
@@ -242,7 +244,10 @@ def _overlap(match: Match, winner: Match) -> Miss:
 
 
 def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iterator[Step]:
-    """Executes the matches of one round. A match that no longer fits after another match is left to a later round."""
+    """Executes the matches of one round and yields their steps.
+
+    A match that no longer fits the graph after an earlier match is skipped; a later round may find it again.
+    """
     for match in matches:
         captures = {name: map_nodes(value, workspace.current) for name, value in match.captures.items()}
         nodes, where = tuple(workspace.name(node) for node in match.nodes), source_line(match.nodes[-1])
@@ -285,9 +290,9 @@ def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str,
 def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
     """Yields the misses worth reporting: refused matches, long partial matches, and the nearest miss of each rule.
 
-    A miss is reported only if at least two ops and half of the pattern matched; for the nearest miss of a rule, a third
-    of the pattern is enough. Other partial matches of canonical rules are not reported, because each of these rules is
-    one of many spellings.
+    A miss is reported if at least two ops and half of the pattern matched. For the nearest miss of a rule, a third of
+    the pattern is enough. Of a canonical rule, only refused matches and the nearest miss are reported, because each
+    canonical rule matches one of many spellings.
     """
     for miss in misses:
         half = miss.found >= 2 and 2 * miss.found >= miss.ops

@@ -1,4 +1,4 @@
-"""Treats nested multiplications as one product of tensors and a number, in whatever order they are written.
+"""Treats nested multiplications, in any order, as one product of tensors and a scalar.
 
 `x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. The
 pattern `product(x, s, 0.5)` matches each of these expressions.
@@ -35,7 +35,7 @@ DEPTH = 32
 
 
 class Cut(NamedTuple):
-    """One way to decompose a node into a product: the factors, the number, and the multiplication nodes."""
+    """One decomposition of a node into a product: tensor factors, a scalar factor, and the multiplication nodes."""
 
     factors: tuple[Node, ...]
     number: float
@@ -50,12 +50,16 @@ def multiplies(node: Node) -> bool:
 
 
 def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None) -> Iterator[Cut]:
-    """Yields every decomposition of a node into `count` tensors and a number. The largest decompositions come first.
+    """Yields every decomposition of a node into `count` tensor factors and a scalar factor, the most nested first.
 
-    There may be many decompositions. `visit` is called each time a node is visited, and may raise an exception to stop.
+    A factor is not decomposed further if it has other users, or if its dtype differs from the dtype of the product,
+    because the conversion may have rounded its value. Every tensor is also the product of itself and 1.
 
-    A factor is not decomposed if it has other users, or if its dtype differs from the dtype of the product, because the
-    conversion rounded its value. Every tensor is the product of itself and 1.
+    Args:
+        node: the node.
+        count: the number of tensor factors.
+        visit: called each time a node is visited. It may raise an exception to stop, because there may be many
+            decompositions.
     """
     for cut in _cuts(node, count, DEPTH, visit):
         if len(cut.factors) == count:
@@ -63,7 +67,7 @@ def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None)
 
 
 def _cuts(node: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the decompositions of a node into at most `count` tensors, with at most `depth` nested multiplications."""
+    """Yields the decompositions of a node into at most `count` tensor factors, through at most `depth` nested ops."""
     visit(node)
     if depth and multiplies(node):
         if node.target is _NEG:
@@ -85,7 +89,7 @@ def _scaled(node: Node, number: float, count: int, depth: int, visit: Callable[[
 
 
 def _factor(operand: Any, user: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the decompositions of one operand of a product."""
+    """Yields the decompositions of one operand of the multiplication `user`: only itself if it has other users."""
     twice = len(user.args) == 2 and user.args[0] is user.args[1]
     if len(operand.users) == 1 and not twice and _dtype(operand) == _dtype(user):
         yield from _cuts(operand, count, depth - 1, visit)

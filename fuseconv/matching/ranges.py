@@ -1,7 +1,7 @@
-"""Computes bounds of a tensor's elements, to decide whether a term added to scores can hide a key or a row of keys.
+"""Computes bounds of a tensor's elements, to decide whether a term added to attention scores can mask a key or a row.
 
 Bounds are propagated from the constants and literals from which a tensor is computed. The outputs of layers are assumed
-to have ordinary magnitudes. Inputs, and ops that may produce infinities, are unbounded.
+to be within `ORDINARY`. Inputs, and ops that may produce infinities, are unbounded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def range_of(node: Any, workspace: Workspace) -> Range:
 
 
 def joined(*ranges: Range) -> Range:
-    """Returns the union of ranges."""
+    """Returns the smallest range that contains all given ranges."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
@@ -53,7 +53,7 @@ def multiplied(one: Range, other: Range) -> Range:
 
 
 def _finite(result: float, *operands: float) -> float:
-    """Returns the result, or the largest finite number in its place if finite operands gave an infinite result."""
+    """Returns the result, or the largest finite number of its sign if finite operands gave an infinite result."""
     if math.isinf(result) and not any(map(math.isinf, operands)):
         return math.copysign(_MOST, result)
     return result

@@ -59,7 +59,7 @@ class Edges:
     integers: Literal["indices", "signed", "divided", "any"] = "indices"
 
     def scales(self) -> list[float]:
-        """Returns the magnitudes of operands at which small literals matter: the literals up to `SMALL` and their roots."""
+        """Returns the magnitudes at which small literals matter: those up to `SMALL` and their square roots, sorted."""
         small = {abs(one) for one in self.literals if 0 < abs(one) <= SMALL}
         return sorted({*small, *(math.sqrt(one) for one in small)})
 

@@ -72,8 +72,8 @@ def _share(found: Tensor, p: float) -> str:
 def _is_unlikely(found: Tensor, p: float) -> bool:
     """Returns whether independent events with probability p give such a count with less than `FALSE_ALARM` probability.
 
-    Returns False if there are no events. The bound holds for any number of events: Hoeffding, "Probability inequalities for sums of bounded random
-    variables", J. Am. Stat. Assoc. 58 (1963), theorem 1.
+    Returns False if there are no events. The bound holds for any number of events: Hoeffding, "Probability inequalities
+    for sums of bounded random variables", J. Am. Stat. Assoc. 58 (1963), theorem 1.
     """
     if not found.numel():
         return False

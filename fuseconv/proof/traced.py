@@ -178,9 +178,9 @@ def _symbolic_leaf(
 
 
 def _call(node: Node, fakes: _Fakes, reals: dict[Node, Any]) -> Any:
-    """Returns the result of a call as a fake value.
+    """Runs the op of a node and returns the result as a fake value.
 
-    If all sizes are static, the op runs on real tensors, which is faster.
+    If all sizes are static, the op runs on real tensors, which is faster than running it on fake tensors.
     """
     mode = fakes.mode
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}

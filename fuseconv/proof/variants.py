@@ -103,7 +103,7 @@ def _changed(text: Text, name: str, new: TensorSpec) -> Text:
 
 
 def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields programs with one size changed everywhere, with all sizes equal, or with one axis of size 1 (broadcast)."""
+    """Yields programs with one size changed everywhere, with all sizes equal, or with one axis that broadcasts."""
     tensors = _tensors(text)
     static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
     for size in static:
