@@ -108,7 +108,7 @@ class Pattern:
 
     @cached_property
     def follows(self) -> bool:
-        """Whether a condition of the rule examines how an operand is computed, beyond the nodes that a search records."""
+        """Whether a condition of the rule depends on nodes beyond those that a search records."""
         tests = (condition.left.function for condition in self.rule.conditions if isinstance(condition.left, Apply))
         return any(FUNCTIONS[name].follows for name in tests)
 
@@ -193,7 +193,7 @@ def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
 
 
 def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
-    """Returns the tensor factors of a product by position, and its scalar factor, a literal or a variable, as `times`."""
+    """Returns the tensor factors of a product by position, and its scalar factor (a literal or variable) as `times`."""
     numbers = [term.value for term in call.args if isinstance(term, Literal)]
     factors = [term for term in call.args if isinstance(term, Name)]
     named = dict(call.kwargs)

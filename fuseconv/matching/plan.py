@@ -199,10 +199,11 @@ def run_stage(
 
 
 def _without_overlaps(matches: Iterable[tuple[int, Match]]) -> tuple[list[Match], list[Miss]]:
-    """Selects matches that share no node. Returns the selected matches in graph order, and misses for the others.
+    """Selects matches that share no node. Returns these matches in graph order, and the misses for other matches.
 
     Matches that save more passes over memory are selected first. Ties are broken by the order of the rules, then by the
-    order of the nodes.
+    order of the nodes. A match that is not selected gives no miss if a match of its own rule, or a match that contains
+    all its nodes, was selected instead.
     """
     taken: dict[Node, Match] = {}
     chosen: list[Match] = []

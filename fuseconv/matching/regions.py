@@ -1,8 +1,8 @@
 """The regions of a graph that the stage `search` may compute in another form, and the steps that replace them.
 
-A region is a connected set of ops that occur in the rules of the stage `search`, on tensors of one dtype. No path leads
-out of a region and back into it, so that the region can be replaced as a whole. Each region is described by a text that
-contains no node names. So equal layers have the same text, and another capture of the model gives the same texts.
+A region is a connected subgraph of ops that occur in the rules of the stage `search`, on tensors of one dtype. No path
+leads out of a region and back into it, so that the region can be replaced as a whole. A text without node names
+identifies each region. So equal layers have the same text, and another capture of the model gives the same texts.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ LARGEST = 24
 
 @dataclass(frozen=True)
 class Region:
-    """Ops that may be replaced together.
+    """A subgraph that may be replaced as a whole.
 
     Attributes:
         nodes: the ops, in execution order.
-        names: maps each operand and op to its name in the text.
+        names: maps each operand and op to its name in `text`.
         results: the ops whose values are used outside the region.
-        text: the types of the operands, the ops as lines, and the names of the results.
+        text: the types of the operands, the ops as rule lines, and the names of the results, separated by semicolons.
     """
 
     nodes: tuple[Node, ...]
@@ -50,7 +50,7 @@ class Region:
 
     @property
     def operands(self) -> tuple[Node, ...]:
-        """The values that the region uses and that are computed outside it."""
+        """The nodes outside the region whose values the region uses."""
         return tuple(node for node in self.names if node not in self.nodes)
 
 
@@ -61,9 +61,9 @@ def ops_of(rules: Collection[Rule]) -> frozenset[str]:
 
 
 def search_rule(rules: Collection[Rule]) -> Rule:
-    """Returns a rule that stands for any new form of a region in tests.
+    """Returns the rule under which the numerical tests check a new form of a region, whatever rules produced the form.
 
-    Its domain is restricted to the values for which every rule of the stage `search` holds.
+    The domain of the rule contains only the values for which every rule of the stage `search` holds.
     """
     domains = [rule.domain for rule in rules if rule.stage == SEARCH]
     largest = min((domain.largest for domain in domains if domain.largest is not None), default=None)
@@ -76,8 +76,8 @@ def regions(workspace: Workspace, ops: Collection[str], dims: Dims) -> Iterator[
 
     Args:
         workspace: the graph.
-        ops: the names of the ops that may be in a region.
-        dims: the names of the symbolic sizes of the graph.
+        ops: the names of the ops that may be in a region, from `ops_of`.
+        dims: the names of the symbolic sizes of the graph, from `named_dims`.
     """
     places = {node: at for at, node in enumerate(workspace.graph.nodes)}
     above: dict[Node, int] = {}  # a bit mask of the node itself and all nodes on which it depends
@@ -153,7 +153,7 @@ def _line(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
-    """Returns a call as the right side of a rule line. Returns None if an argument cannot be written as a literal."""
+    """Returns a call as the right-hand side of a rule line, or None if an argument cannot be written as a term."""
     assert isinstance(node.target, torch._ops.OpOverload)
     words, given, by_name = [], arguments(node), False
     for argument in node.target._schema.arguments:
@@ -169,7 +169,7 @@ def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def term_text(value: Any, names: Mapping[Node, str]) -> str | None:
-    """Returns an argument as a term of the rule language. Returns None if the language has no such term."""
+    """Returns an argument as a term of the rule language, or None if the language cannot express the argument."""
     if isinstance(value, Node):
         return names[value]
     if isinstance(value, list | tuple):
@@ -185,14 +185,16 @@ def term_text(value: Any, names: Mapping[Node, str]) -> str | None:
 def search_steps(
     workspace: Workspace, rules: Collection[Rule], forms: Forms, dims: Dims, rejected: Mapping[Any, Miss]
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Replaces each region for which a form was chosen. Yields the steps, and misses that describe the other forms.
+    """Replaces each region for which a form was chosen, and yields one (step, None) or (None, miss) at a time.
+
+    A miss is a note about another form of a region, or the reason why the chosen form is not applied.
 
     Args:
         workspace: the graph, which is rewritten.
         rules: the rules. Only those of the stage `search` are used.
-        forms: maps the text of each region to its form.
-        dims: the names of the symbolic sizes of the graph.
-        rejected: steps that must not be executed, with the reasons.
+        forms: maps the text of a region to the form chosen for it.
+        dims: the names of the symbolic sizes of the graph, from `named_dims`.
+        rejected: maps each step that must not be executed, as (rule, nodes), to its miss.
 
     Raises:
         RuleError: the lines of a form are invalid.
@@ -221,7 +223,7 @@ def search_steps(
 
 
 def region_step(workspace: Workspace, region: Region, form: Form) -> Step:
-    """Returns the step that replaces a region with a form."""
+    """Returns the step that replaces a region by the lines of a form."""
 
     def operand(node: Node) -> str:
         user = next(user for user in region.nodes if node in nodes_in([*user.args, *user.kwargs.values()]))

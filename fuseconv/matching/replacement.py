@@ -1,7 +1,7 @@
 """Instantiates the `replace` lines of a rule for one match: determines the ops, their arguments and their fake results.
 
-No real values are computed. The ops run on fake tensors with the symbolic sizes of the program. A match is rejected if
-an op needs a guard that the program does not have.
+The ops run only on fake tensors, with the symbolic sizes of the program. A match is rejected if an op needs a guard
+that the program does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST_GROWTH = 64
 
 @dataclass(frozen=True)
 class Made:
-    """The result of an earlier line of the replacement."""
+    """An operand that is the result of an earlier line of the replacement, identified by the name that it binds."""
 
     name: str
 
@@ -65,7 +65,7 @@ class Replacement:
 
     Attributes:
         instructions: the ops to call, in order.
-        same: maps each name that a line binds to an existing value to that value.
+        same: maps each name that a line `NAME = VALUE` binds to the existing value, for which no op is called.
         fakes: maps each bound name to its fake value.
     """
 
@@ -75,7 +75,7 @@ class Replacement:
 
 
 def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace) -> Replacement:
-    """Binds the lines of `replace` to the values of a match and runs the ops on fake tensors.
+    """Binds the lines of `replace` to the values of a match, runs their ops on fake tensors, and returns the result.
 
     Args:
         lines: the parsed lines.
@@ -124,9 +124,10 @@ def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
 
 
 def check_same(new: Any, node: Node, strides: str = "same") -> None:
-    """Checks that a value may replace a node: dtype, device and shape are equal, and the strides are compatible.
+    """Checks that a value may replace a node: its dtype, device, layout and shape are equal to those of the node.
 
-    Sizes and strides must be equal for all values of the symbolic sizes.
+    If `strides` is `same`, the strides must be equal too, or the value must be contiguous. Sizes and strides must be
+    equal for all values of the symbolic sizes.
 
     Raises:
         Refused: the value differs, or equality cannot be proved.
@@ -145,7 +146,7 @@ def check_same(new: Any, node: Node, strides: str = "same") -> None:
 
 
 def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
-    """Returns the value of a term: a node, `Made`, a literal, or a list.
+    """Returns the value of a term: a node, a `Made`, a literal, or a list of these.
 
     Raises:
         Refused: a function is not defined for its operands.
@@ -188,10 +189,11 @@ def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any]
 
 
 def _check_result(op: torch._ops.OpOverload, fake: Any, operands: Any) -> None:
-    """Checks that the result of an op is on the device of the program and not disproportionately large.
+    """Checks the device and the size of the result of an op.
 
     Raises:
-        Refused: the result is on another device or too large.
+        Refused: the result is neither on the CPU nor on a device of an operand, or it is larger than `FREE_BYTES` and
+            than `LARGEST_GROWTH` times the operands.
     """
     given, made = _tensors(operands), _tensors(fake)
     devices = {"cpu", *(tensor.device.type for tensor in given)}
@@ -207,7 +209,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """Returns the size of a tensor in bytes, with the example sizes for symbolic sizes."""
+    """Returns the size of a tensor in bytes. Symbolic sizes count with their values on the example inputs."""
     sizes = (size if isinstance(size, int) else size.node.hint or 1 for size in fake.shape)
     return fake.element_size() * math.prod(map(int, sizes))
 

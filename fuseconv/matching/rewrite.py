@@ -45,11 +45,11 @@ def rewrite(program: Program, plan: Plan) -> Program:
 
 
 def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]]:
-    """Executes a plan like `rewrite`. Also returns which node of the result holds the value of each original node.
+    """Executes a plan like `rewrite`, and also returns which new nodes compute the values of the original nodes.
 
     Returns:
         The rewritten program, and a mapping from the name of each original node whose value still exists to the name of
-        the node that holds the value.
+        the node that computes the value in the rewritten program.
 
     Raises:
         RuleError: as in `rewrite`.
@@ -74,7 +74,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
 
 
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
-    """Returns the error for the invalid steps. The plan is valid without these steps."""
+    """Returns the error about invalid steps. Its fix is to disable these steps or to enable a step that they need."""
     first, problem = next(iter(refused.items()))
     others = f"; also steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
@@ -179,7 +179,10 @@ def _create(
     step: Step,
     read_as: Mapping[Node, str],
 ) -> dict[str, Node]:
-    """Creates the node that calls an op and, if it has several results, a getitem node per named result."""
+    """Creates the node that calls an op and, if the op returns several results, a getitem node per named result.
+
+    Returns the nodes by the names that the line binds.
+    """
     named = [name for name in instruction.targets if name in results]
     source = results[named[0]] if named else origin
     word = instruction.op._schema.name.split("::")[1]
@@ -202,7 +205,7 @@ def _create(
 
 
 def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
-    """Creates the constant node for the result of an op on constants."""
+    """Returns the constant node for the result of an op on constants, which is computed at conversion."""
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
     name = f"{instruction.targets[0]}_{origin.name}"
     return workspace.compute(instruction.op, args, kwargs, name, instruction.fake)
@@ -219,7 +222,7 @@ def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
-    """Returns the `meta` of a node that replaces `origin`: its source line, fake value and provenance."""
+    """Returns the `meta` of a node that replaces `origin`: the source line of `origin`, the fake value and the rules."""
     custom = dict(origin.meta.get("custom") or {})
     custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
     kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}

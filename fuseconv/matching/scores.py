@@ -1,7 +1,7 @@
 """Reads the scores of attention backwards, from the softmax to the product of queries and keys.
 
-Models scale, cap, bias and mask scores in any number of steps and in any order. The result consists of the product and
-the list of steps between the product and the softmax.
+Models scale, cap, bias and mask scores in any number of steps and in any order. Reading gives the product and the list
+of steps between the product and the softmax.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class Step:
     """One op between the product and the softmax.
 
     Attributes:
-        kind: `scale` multiplies by a number, `factor` and `divisor` by a tensor, `term` adds a tensor, `fill` masks
-            scores, `view` changes the leading axes, `turn` swaps queries and keys, `cast` changes the dtype.
+        kind: `scale` multiplies by a number, `factor` multiplies by a tensor, `divisor` divides by a tensor, `term`
+            adds a tensor, `fill` masks scores, `view` changes the leading axes, `turn` transposes the last two axes,
+            and `cast` changes the dtype.
         node: the op.
         value: the number of a `scale`; the tensor of a `factor`, `divisor` or `term`; the mask of a `fill`.
         number: the multiplier of a `term`; the fill value of a `fill`.
@@ -42,15 +43,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores are computed.
+    """How attention scores are computed: a product and the steps that are applied to it.
 
     Attributes:
         product: the product of queries and keys.
-        left: the first operand, the queries, of shape [..., queries, width]. The keys if a `turn` follows.
-        right: the second operand, of shape [..., width, keys]. If the product is a linear, the last two axes are
-            swapped.
+        left: the first operand of the product: the queries, of shape [..., queries, width], or the keys if `turned`.
+        right: the second operand, of shape [..., width, keys], or [..., keys, width] if the product is a linear.
         steps: the steps applied to the product, in order.
-        nodes: all ops of the scores. The product comes first.
+        nodes: all ops that compute the scores. The product comes first.
     """
 
     product: Node
@@ -66,7 +66,7 @@ class Scores:
 
     @property
     def turned(self) -> bool:
-        """Whether the first operand of the product is the keys instead of the queries."""
+        """Whether the steps transpose the scores, so that the first operand of the product is the keys."""
         return len(self.of("turn")) % 2 == 1
 
     @property
@@ -80,11 +80,11 @@ class Scores:
 
 
 def read_scores(node: Node) -> Scores:
-    """Reads the scores of a softmax.
+    """Returns how the operand of a softmax is computed from a product of two tensors.
 
     Raises:
-        Refused: the scores are not computed from a product of two tensors by known steps. `at` is the op that is no
-            such step.
+        Refused: the operand is not computed from such a product by known steps. The `at` of the exception is the op
+            that is not a known step.
     """
     return _Reader().read(node, DEPTH)
 
@@ -94,7 +94,10 @@ class _Reader:
     failed: dict[Node, Refused] = field(default_factory=dict)
 
     def read(self, node: Any, depth: int) -> Scores:
-        """Returns how a value is computed from a product. If both operands of an op contain one, uses the first."""
+        """Returns how a value is computed from a product of two tensors, through at most `depth` ops.
+
+        If both operands of an op are computed from a product, the first operand is used.
+        """
         if not is_call(node) or not depth or not _is_floating(node):
             raise Refused("a product of queries and keys", text_of(node), at=node if isinstance(node, Node) else None)
         if node in self.failed:
@@ -135,7 +138,7 @@ def _product(node: Node, given: Mapping[str, Any]) -> Scores | None:
 
 
 def _ways(node: Node, given: Mapping[str, Any]) -> Iterator[tuple[Any, *tuple[Step, ...]]]:
-    """Yields each operand of an op that may be the scores, with the steps that the op applies to the scores."""
+    """Yields each operand of an op that may be the scores, followed by the steps that the op applies to it."""
     name = op_name(node.target)
     one, other = given.get("self"), given.get("other")
     if name == "aten.mul.Tensor":

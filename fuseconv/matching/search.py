@@ -1,4 +1,4 @@
-"""Searches for a pattern at one node: finds every way in which it matches or, if none exists, the nearest miss.
+"""Searches for a pattern at one node: finds every way in which the pattern matches or, if none, the nearest miss.
 
 The search starts with the last line of the pattern, at a node called the anchor, and follows operands backwards. If a
 line is connected only through a value already found, the search follows the users of that value. Operands of
@@ -34,7 +34,7 @@ class Index:
 
     Attributes:
         workspace: the graph.
-        calls: maps each op to the nodes that call it. Multiplications are also listed under `PRODUCT`.
+        calls: maps each op to the nodes that call the op. `PRODUCT` maps to all multiplications.
         aliases: the alias analysis, which knows the memory that the graph mutates.
     """
 
@@ -51,7 +51,7 @@ class Index:
         """Updates the index for nodes that are new or erased, or whose operands, users or values changed.
 
         Returns:
-            Whether the set of in-place writes changed. If so, the results of all nodes may change.
+            Whether the set of in-place writes changed. If so, the search results of all nodes may be outdated.
         """
         for node in changed:
             self._arguments.pop(node, None)
@@ -68,7 +68,7 @@ class Index:
 
     @staticmethod
     def is_call_of(node: Node, op: Any) -> bool:
-        """Returns whether a node calls an op. `PRODUCT` stands for any multiplication."""
+        """Returns whether a node calls an op. For `PRODUCT`, returns whether the node is a multiplication."""
         return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
 
     def arguments(self, node: Node) -> Mapping[str, Any]:
@@ -115,7 +115,7 @@ class State(NamedTuple):
     rounded: tuple[tuple[float, float], ...] = ()
 
     def matched(self) -> list[Node]:
-        """Returns the nodes that the lines found so far match."""
+        """Returns the nodes that the lines found so far match, including the inner nodes of products."""
         called = [node for number, node in self.nodes.items() if number not in self.products]
         return [*called, *(node for nodes in self.products.values() for node in nodes)]
 
@@ -127,7 +127,7 @@ class Goal(NamedTuple):
         term: the term that the argument must match.
         actual: the argument in the graph.
         label: the name of the argument in messages.
-        rank: the rank to which the argument refers if it is an axis, else None.
+        rank: the rank of the op's first tensor if the argument is an axis, else None.
         dtype: the dtype of the op's result.
     """
 
@@ -258,7 +258,10 @@ class Search:
         self.fail(state, lambda: (f"a product of {len(terms)} tensors", text_of(node)), node)
 
     def open_line(self, state: State) -> Iterator[State]:
-        """Continues with a line that uses a value already found. Tries each user of that value for the line."""
+        """Matches a remaining line that uses a value already found, by trying each user of this value.
+
+        Yields every state in which all lines are matched.
+        """
         numbers = [number for number in range(len(self.pattern.lines)) if number not in state.nodes]
         if not numbers:
             yield state
@@ -273,7 +276,7 @@ class Search:
                     return
 
     def value(self, term: Expected, state: State) -> Node | None:
-        """Returns the node to which a name is already bound. Returns None if it is not bound to a node."""
+        """Returns the node to which a name is already bound, or None if the term is not a name bound to a node."""
         if not isinstance(term, Name):
             return None
         if term.id in self.pattern.places:
@@ -286,7 +289,10 @@ class Search:
     def literal(self, term: Expected, actual: Any, rank: int | None) -> Expected | None:
         """Returns the expected literal if the argument equals it, else None.
 
-        The literal is written in the line, is bound to a name, or is the default of an omitted argument.
+        Args:
+            term: a literal of the line, a name for a literal, or the default of an omitted argument.
+            actual: the argument in the graph.
+            rank: the rank of the tensor if the argument is an axis, else None.
         """
         if isinstance(term, Name):
             named = self.pattern.literals[term.id]
@@ -315,7 +321,10 @@ class Search:
             raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:
-        """Records a partial match if it is the longest so far. Of equally long ones, prefers a failure at an op."""
+        """Records a partial match as the nearest miss if it is longer than the previous one.
+
+        Of two equally long partial matches, the one that failed at an op call is kept.
+        """
         rank = (len(state.nodes), is_call(at))
         if rank > self._rank:
             self._rank = rank
@@ -353,7 +362,7 @@ def _dtype(node: Node) -> torch.dtype | None:
 
 
 def _source(actual: Any, position: int) -> Node | None:
-    """Returns the node whose result at `position` is `actual`. Returns None if there is none."""
+    """Returns the node of which `actual` selects the result at `position`, or None if `actual` does not do so."""
     if not is_getitem(actual) or actual.args[1] != position:
         return None
     source = actual.args[0]
@@ -361,7 +370,7 @@ def _source(actual: Any, position: int) -> Node | None:
 
 
 def result_of(node: Node, position: int) -> Node | None:
-    """Returns the getitem node that selects one result of an op with several results, or None."""
+    """Returns the getitem node that selects the result of an op at `position`, or None if no node selects it."""
     return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
 
 
