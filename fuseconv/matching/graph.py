@@ -319,14 +319,9 @@ class Workspace:
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call of an op at the graph's insertion point.
+        """Creates a call of an op at the graph's insertion point and returns its node.
 
-        Args:
-            op: the op.
-            args: the positional arguments.
-            kwargs: the keyword arguments.
-            name: the name of the new node.
-            read_as: maps operands of the call to the names that `name_used_by` returns for them.
+        `read_as` maps operands of the call to the names that `name_used_by` returns for them.
         """
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)

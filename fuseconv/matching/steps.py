@@ -91,11 +91,11 @@ class Step:
         return self.apply and (target not in self.choices or self.choices[target].applied)
 
     def left_alone(self) -> dict[str, Choice]:
-        """Returns the targets in which the step is not executed because measurements found it no faster."""
+        """Returns the choices, by target, for the targets in which measurements found the step no faster."""
         return {target: choice for target, choice in self.choices.items() if not choice.applied}
 
     def reads(self) -> set[str]:
-        """Returns the names of the values that the step needs: the matched nodes and their operands."""
+        """Returns the names of the nodes that the step refers to: the matched nodes and the captured operands."""
         return {*self.nodes, *_names(list(self.bindings.values()))}
 
     def makes(self, names: Collection[str]) -> bool:
@@ -106,13 +106,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Form:
-    """The computation chosen for the regions of one kind: the same ops on operands of the same types.
+    """The computation chosen for all regions with the same text: the same ops on operands of the same types.
 
     Attributes:
         lines: the lines that replace the ops of a region. Empty if the regions stay as they are.
-        choices: maps each target to the times of a call of the model with this form and without it. Empty while the
-            form is being tried.
-        notes: what is known about the other forms, one sentence each.
+        choices: maps each target to the measured times of a call of the model with and without this form. Empty while
+            the form is being timed.
+        notes: one sentence per other form that says what is known about it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -191,7 +191,10 @@ class Plan:
         return replace(self, steps=tuple(steps))
 
     def drawing_the_same(self) -> Plan:
-        """Returns the plan with every step disabled that changes random numbers or depends on such a step."""
+        """Returns the plan without the steps that change random numbers, and without the steps that depend on them.
+
+        These steps are disabled, not removed.
+        """
         out: list[Step] = []
         for step in self.steps:
             matched = [*step.nodes, *(name for name in step.reads() if "/" in name)]
@@ -200,7 +203,7 @@ class Plan:
         return replace(self, steps=tuple(replace(step, apply=step.apply and step not in out) for step in self.steps))
 
     def counts(self, targets: Collection[str] = ()) -> dict[str, int]:
-        """Returns how many times each rule is applied. If targets are given, counts steps applied in any of them."""
+        """Returns the number of executed steps per rule name. Given targets, counts the steps executed in any of them."""
         counts: dict[str, int] = {}
         for step in self.applied:
             if not targets or any(map(step.applies, targets)):
@@ -218,7 +221,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan.json") -> Plan:
-        """Parses a plan.
+        """Parses the text of plan.json. `where` names the file in errors.
 
         Raises:
             RuleError: the text is not JSON, is not a plan, or uses another schema version.

@@ -17,14 +17,14 @@ Dims = Mapping[Any, sympy.Symbol]
 
 
 def named_dims(program: Program) -> Dims:
-    """Returns a symbol named like its dim for each symbolic size of a program."""
+    """Returns a mapping from each symbolic size of a program to a symbol with the name of its dim in the contract."""
     return {symbol: sympy.Symbol(name) for name, symbol in dim_symbols(program).items()}
 
 
 def type_text(value: Any, dims: Dims) -> str:
-    """Returns the dtype and shape of a value as text, with the strides unless it is contiguous.
+    """Returns the dtype and shape of a tensor as text, and the strides too if the tensor is not contiguous.
 
-    The strides are included because the choice of a kernel depends on them.
+    The strides are part of the type because the choice of a kernel depends on them.
     """
     if not isinstance(value, torch.Tensor):
         return str(_expression(value, dims))

@@ -20,7 +20,7 @@ class StepError(Exception):
 
 
 def described(error: Exception) -> str:
-    """Describes an unexpected error in one line."""
+    """Returns a one-line description of an unexpected error."""
     return f"a bug in fuseconv, {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 

@@ -24,11 +24,10 @@ SMALL = 1 << 20
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match of all values that do not depend on an input and are worth computing at conversion.
+    """Yields at most one match: all values that do not depend on an input and are worth computing at conversion.
 
-    A view of a parameter stays in the graph because it costs nothing. A constant that is larger than its operands, such
-    as an expanded table, also stays in the graph because it would enlarge the bundle. Constants up to `SMALL` are
-    always computed.
+    A view of a parameter stays in the graph because it costs nothing. A value that is larger than `SMALL` and than its
+    operands together, such as an expanded table, also stays in the graph, because it would enlarge the bundle.
     """
     known: set[Node] = set()
     for node in index.workspace.graph.nodes:
@@ -42,10 +41,10 @@ def constants(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match for each group of calls of one op on the same arguments. Views are skipped: they cost nothing.
+    """Yields a match for each group of calls of the same op on the same arguments.
 
-    Merging duplicates may turn their users into duplicates. These are yielded in the same round if the first merge is
-    executed before them.
+    Views are skipped because they cost nothing. Merging duplicates may turn their users into duplicates, which are
+    yielded in the same round if the steps are executed in the required order.
     """
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
@@ -67,7 +66,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match for each in-place elementwise op whose mutation no other op can observe."""
+    """Yields a match, which functionalizes the op, for each in-place elementwise op whose write no other op observes."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
@@ -90,15 +89,15 @@ def _restated(
     constant: bool,
     op: torch._ops.OpOverload | None = None,
 ) -> Iterator[Match]:
-    """Yields the match that replaces nodes with lines that call the same ops again. Yields nothing if it is refused.
+    """Yields the match that replaces nodes by lines that call the same ops, or nothing if the match is refused.
 
     Args:
         index: the graph.
         rule: the rule.
         matched: the matched nodes, in execution order.
-        results: maps each replaced node to the node that computes its value in the replacement.
+        results: maps each replaced node to the matched node whose line computes its value.
         constant: whether the ops are evaluated at conversion.
-        op: an op to call instead of the matched op.
+        op: an op to call in place of the op of each matched node. None to call the same op.
     """
     captures: dict[str, Any] = {}
     lines: list[Line] = []
@@ -132,7 +131,7 @@ def _restated(
 
 
 def _is_pure(node: Node) -> bool:
-    """Returns whether a node calls an op that returns one tensor, always the same, and writes nothing in place."""
+    """Returns whether a node calls an op that is a pure function of its inputs and returns one tensor."""
     if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     value = node.meta["val"]
@@ -144,9 +143,9 @@ def _is_view(node: Node) -> bool:
 
 
 def _keeps_dtype(node: Node) -> bool:
-    """Returns whether a node has the dtype of an operand.
+    """Returns whether a node has the same dtype as one of its operands.
 
-    A dtype conversion does not. Its schema declares it a view, but it computes new values.
+    False for a dtype conversion, which computes new values although its schema declares it a view.
     """
     return any(_dtype(used) == _dtype(node) for used in node.all_input_nodes)
 
@@ -168,7 +167,7 @@ def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:
 
 
 def _cone(node: Node, known: set[Node]) -> set[Node]:
-    """Returns a node and all nodes among `known` from which its value is computed."""
+    """Returns a node together with all nodes in `known` on which its value depends."""
     cone: set[Node] = set()
     queue = [node]
     while queue:

@@ -1,9 +1,9 @@
 """The matches of all rules at all nodes. After a change of the graph, only the affected nodes are searched again.
 
-A search depends on the nodes that it compares, the values that it binds, and their users. Each result records these
-nodes. Some rules depend on more of the graph: everything that a mask is computed from, all users of a value with new
-strides, or the whole graph. Such rules are evaluated at the start, and again when all other rules have reached a
-fixpoint.
+A search depends on the nodes that it compares, the values that it binds, and the users of both. Each result records
+these nodes. Some rules depend on more of the graph: on everything from which a mask is computed, on all users of a
+value whose strides change, or on the whole graph. These rules are evaluated at the start, and again whenever the other
+rules have reached a fixpoint.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fuseconv.rulebook.rule import Rule
 
 @dataclass
 class _Kept:
-    """One rule and its results per anchor.
+    """One rule and its current results.
 
     Attributes:
         rule: the rule.
         order: the position of the rule, which breaks ties.
         patterns: the alternatives of the rule.
-        looks_far: whether the rule depends on more of the graph than its results record.
+        looks_far: whether the rule depends on nodes that its results do not record, so that it must be evaluated anew.
         live: the alternatives that may match. For a canonical rule, these are the alternatives whose ops all occur in
             the graph.
         found: maps each anchor to its result.
@@ -68,10 +68,10 @@ class Worklist:
         self._anchored: dict[Any, dict[int, None]] = {}
 
     def matches(self, *, far: bool) -> list[tuple[int, Match]]:
-        """Returns all current matches, each with the position of its rule.
+        """Returns all current matches as (position of the rule, match).
 
         Args:
-            far: whether to evaluate also the rules with `looks_far`.
+            far: whether to include the rules with `looks_far`.
         """
         self._update()
         for kept in self.rules:
@@ -93,7 +93,7 @@ class Worklist:
             yield from kept.refused
 
     def _update(self) -> None:
-        """Updates the index after changes of the graph, and marks the results that depend on them as stale."""
+        """Updates the index for nodes that changed, and marks the results that depend on these nodes as stale."""
         changed = self.workspace.take_changed()
         everywhere = self.index.update(changed)
         for node in changed:
@@ -141,7 +141,10 @@ def _keep(kept: _Kept, found: Iterable[Match | NearMiss]) -> None:
 
 
 def _try_match_at(index: Index, kept: _Kept, anchor: Node) -> Found:
-    """Evaluates one rule at one node. Only reads the graph, so that an unexpected error affects only this match."""
+    """Returns the result of one rule at one node. An unexpected error becomes a near miss.
+
+    The search only reads the graph, so that such an error affects only this match.
+    """
     try:
         return match_at(index, kept.live, anchor)
     except FuseconvError:
@@ -166,7 +169,7 @@ def _looks_far(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Returns whether to search for a pattern. Skips a canonical rule's pattern if the graph lacks one of its ops."""
+    """Returns whether to search for a pattern: False only for a canonical rule if the graph lacks one of its ops."""
     return pattern.rule.stage != "canonical" or not _absent(index, pattern)
 
 

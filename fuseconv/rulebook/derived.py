@@ -69,11 +69,13 @@ def derived_examples(
 
 
 def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Returns a program in which new lines replace the lines that bind the same names. Dead lines are removed.
+    """Returns a program whose lines are replaced by the new lines that bind the same names, without dead lines.
+
+    If the new lines are a complete program, they are returned as they are.
 
     Args:
-        base: a program.
-        lines: the lines that differ, or a complete program.
+        base: the lines of a program.
+        lines: the new lines.
 
     Raises:
         RuleTextError: neither program has a `return` line, or a line does not follow the grammar.
@@ -108,7 +110,7 @@ def _program(
 
 
 def _called(line: Line, call: Call, given: Mapping[str, str], bound: set[str]) -> str:
-    """Returns one op line of the pattern in which values of the context replace the variables."""
+    """Returns the text of an op line of the pattern, with the values of the context in place of the variables."""
     words = [_word(term, given, bound) for term in call.args]
     while words and words[-1] is None:
         words.pop()
@@ -127,7 +129,7 @@ def _factors(call: Call, given: Mapping[str, str], bound: set[str]) -> list[str]
 
 
 def _product(target: str, factors: Sequence[str]) -> list[str]:
-    """Returns a product as multiplications from left to right. A product of one factor needs no multiplication."""
+    """Returns the lines that multiply the factors of a product from left to right, or no line for a single factor."""
     if len(factors) == 1:
         return []
     names = [*(f"{target}{at}" for at in range(1, len(factors) - 1)), target]
@@ -139,7 +141,7 @@ def _product(target: str, factors: Sequence[str]) -> list[str]:
 
 
 def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
-    """Returns a term as text for an example. Returns None for a variable without a value; its argument is omitted."""
+    """Returns a term as text for an example, or None if it has no value, so that its argument is omitted."""
     match term:
         case Name(id=name):
             return given.get(name, name if name in bound else None)
@@ -153,7 +155,10 @@ def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
 
 
 def _ordered(lines: Sequence[str], kept: set[str]) -> list[str]:
-    """Orders lines so that each name is bound before its use. Drops dead lines that are not in `kept`."""
+    """Returns the lines, ordered so that each name is bound before its use.
+
+    Dead lines are dropped unless they are in `kept`.
+    """
     last = next((line for line in lines if line.startswith("return ")), None)
     if last is None:
         raise RuleTextError(

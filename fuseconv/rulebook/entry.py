@@ -88,7 +88,7 @@ class Expanded:
     Attributes:
         fields: the argument of `Rule.model_validate`.
         origins: maps the JSON pointer of a line in the plain rule to the pointer of its source line in the entry.
-        written: the fields of the entry, in which the values of the table row replace the placeholders.
+        written: the fields of the entry, with the placeholders replaced by the values of the table row.
     """
 
     fields: dict[str, Any]
@@ -96,7 +96,7 @@ class Expanded:
     written: Mapping[str, Any]
 
     def origin(self, pointer: str) -> str:
-        """Returns the JSON pointer, inside the entry, of the source of a part of the plain rule."""
+        """Returns the JSON pointer, inside the entry, of the text from which a part of the plain rule was made."""
         return self.origins.get(pointer, pointer)
 
 
@@ -130,8 +130,8 @@ def expand(
     Args:
         entry: the rule as written in its file.
         fragments: the fragments of its file and of the included files.
-        stage: the stage that the file sets for its rules.
-        table: the table that the file sets for its rules.
+        stage: the default stage that the file sets for its rules, or None.
+        table: the default table that the file sets for its rules, or None.
 
     Raises:
         NamesError: a line or condition does not follow the grammar. The error gives its pointer inside the entry.
@@ -148,7 +148,7 @@ def expand(
 
 
 def _reversed(found: Expanded) -> Expanded:
-    """Returns the reverse of a rule: it matches what the rule inserts and inserts what the rule matches."""
+    """Returns the reverse of a rule, in which `match` and `replace` are exchanged."""
     match, replace = found.fields["match"], found.fields["replace"]
     if found.fields.get("stage") != "search":
         raise NamesError("/equality", "an equality must belong to the stage search", 'write "stage": "search"')
@@ -175,7 +175,7 @@ def _reversed(found: Expanded) -> Expanded:
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:
-    """Returns a JSON value in whose texts the values of a table row replace the placeholders."""
+    """Returns a JSON value with the placeholders in its strings replaced by the values of a table row."""
     if isinstance(value, dict):
         return {key: _filled(inner, row, pointer) for key, inner in value.items()}
     if isinstance(value, list):
@@ -242,7 +242,7 @@ def _written(lines: Sequence[str], base: Sequence[str], pointer: str) -> list[st
 
 
 def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> list[list[tuple[str, str]]]:
-    """Returns the alternatives to which `match` or `replace` expands, as lists of lines with source positions."""
+    """Returns the alternatives to which `match` or `replace` expands: lists of (line, JSON pointer of its source)."""
     if not value:
         return []
     nested = not isinstance(value[0], str)
@@ -251,5 +251,5 @@ def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> l
 
 
 def _lines(value: Sequence[Any], pointer: str) -> list[tuple[str, str]]:
-    """Returns the lines that are not empty, with their source positions. A row of a table may make a line empty."""
+    """Returns the lines that are not empty, as (line, JSON pointer). A row of a table may make a line empty."""
     return [(text, f"{pointer}/{at}") for at, text in enumerate(value) if text]

@@ -7,8 +7,8 @@ A fragment of lines is called like an op and may have alternatives. A fragment o
       "weights(w, b)": ["is_parameter(w, b)", "rank(w) == 2"]
     }
 
-In a line, `(a | b)` is a choice and `b?` is an operand that may be None. The expansion works on text. The expanded
-lines are parsed as rule lines afterwards.
+In a line, `(a | b)` is a choice between two terms, and `b?` is an operand that may be None. Both expand to alternatives.
+The expansion produces text, which is parsed as rule lines afterwards.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Fragment:
 
     Attributes:
         name: the name by which the fragment is called.
-        parameters: the names that the arguments of a call replace.
-        results: the names that the targets of a call replace. Empty for conditions.
-        alternatives: the expansions. A fragment of conditions has exactly one.
+        parameters: the names for which a call substitutes its arguments.
+        results: the names for which a call substitutes its targets. Empty for conditions.
+        alternatives: the alternatives, each a tuple of lines or conditions. Conditions have exactly one.
     """
 
     name: str
@@ -65,7 +65,7 @@ Fragments = Mapping[str, Fragment]
 
 @contextmanager
 def located(pointer: str) -> Iterator[None]:
-    """Adds a JSON pointer to an error raised in the block, unless the error already has a pointer."""
+    """A context manager that adds a JSON pointer to an error raised in the block, unless the error already has one."""
     try:
         yield
     except NamesError:
@@ -96,10 +96,12 @@ def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) ->
 
 
 def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list[list[tuple[str, str]]]:
-    """Returns the alternatives to which lines expand. The choices of the first line vary slowest.
+    """Returns the alternatives to which lines expand, each a list of (line, JSON pointer of its source).
+
+    In the order of the alternatives, the choices of the first line vary slowest.
 
     Args:
-        lines: each line with its JSON pointer.
+        lines: the lines as (line, JSON pointer).
         fragments: the fragments that the lines may call.
 
     Raises:
@@ -124,7 +126,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
 def expand_conditions(
     conditions: Sequence[tuple[str, str]], fragments: Fragments, depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Yields the expanded conditions, each with its source position."""
+    """Yields the conditions, with calls of fragments expanded, as (condition, JSON pointer of its source)."""
     for text, pointer in conditions:
         called = re.fullmatch(r"(?P<name>[A-Za-z_]\w*)\(.*\)", text)
         fragment = fragments.get(called["name"]) if called else None
@@ -147,7 +149,7 @@ def names_in(text: str) -> list[str]:
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Returns a line or condition in which terms replace names. All names are replaced at the same time."""
+    """Returns a line or condition with names replaced by terms. All names are replaced at the same time."""
     return _TOKEN.sub(lambda match: names.get(match["name"] or "", match[0]), text)
 
 
