@@ -1,1 +1,1 @@
-"""`fuse` turns a model in this process into a fused module that can be trained like the model."""
+"""`fuse` turns a model in memory into a fused module that can be trained like the model."""

@@ -1,6 +1,6 @@
-"""Describes and checks the calls that a captured graph supports: argument containers, constants and tensors.
+"""Describes the calls that a captured graph supports (argument structure, constants, tensors), and checks calls.
 
-Any other call is an error, because the graph is not verified for that call. `contract.expected` checks the tensors.
+Any other call raises an error, because the graph was not verified for it. `contract.expected` checks the tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIX = "fuse the model again with such inputs, and name the sizes that may vary i
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument that is not a tensor. Capture made its value part of the graph."""
+    """An argument that is not a tensor. Its value was captured as a part of the graph, so every call must pass it."""
 
     name: str
     value: Any
@@ -49,7 +49,7 @@ class Constant:
 
 
 def operand_like(spec: InputSpec, placeholder: Node, ranges: Mapping[Any, Any]) -> Expected | Constant:
-    """Returns the tensor or the constant that a call must pass for a placeholder.
+    """Returns a description of the tensor or the constant that a call must pass for a placeholder.
 
     Args:
         spec: the entry of the placeholder in the input signature of the program.
@@ -57,7 +57,7 @@ def operand_like(spec: InputSpec, placeholder: Node, ranges: Mapping[Any, Any]) 
         ranges: maps each symbol to the range of its dim.
 
     Raises:
-        UnsupportedError: a size is not a multiple of one dim.
+        UnsupportedError: a size is not an affine expression of a single dim, such as 2 * n + 1.
     """
     name, example = spec.target or placeholder.name, placeholder.meta["val"]
     if not isinstance(example, Tensor):
@@ -78,7 +78,7 @@ class CapturedCall:
         keywords: the names in kwargs, in order.
         results: the pytree structure of the outputs.
         device: the device type on which the graph was captured.
-        autocast: the autocast setting during capture, which determines the dtypes in the graph.
+        autocast: the autocast dtype during capture, which determines the dtypes in the graph. None if autocast was off.
     """
 
     operands: tuple[Expected | Constant, ...]
@@ -109,7 +109,7 @@ class CapturedCall:
         return leaves
 
     def check(self, values: Sequence[Any]) -> None:
-        """Checks the leaves of a call and the autocast setting.
+        """Checks the leaves of a call, in the order of `operands`, and the current autocast setting.
 
         Raises:
             ContractError: a leaf or the autocast setting differs from the capture.

@@ -1,4 +1,4 @@
-"""`fuse` turns a model in this process into a fused module that can be trained. It writes no file."""
+"""`fuse` turns a model in memory into a fused module that can be trained. It writes no file."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def fuse(
 
     The fused module shares the parameters and buffers of the model, under the same names. An optimizer of the model
     keeps working, a state dict of the model loads, and training one of the two modules trains both. A rule is applied
-    only if it preserves every gradient and does not depend on a value that may change. Where a replacement computes
-    something else than the matched ops, the match is skipped with a warning. Before `fuse` returns, it compares the
-    outputs, gradients and buffers of the fused module with those of the model.
+    only if it preserves the gradients and does not depend on the value of a parameter or buffer, which may change. If a
+    replacement does not compute the same values as the matched ops, `fuse` skips the match and warns. Before it
+    returns, `fuse` compares the outputs, gradients and buffers of the fused module with those of the model.
 
     The captured graph is valid only for the mode (train or eval), dtypes, devices, sizes and autocast setting of the
     call of `fuse`. Call `fuse` again for another setting; both fused modules share the model's parameters.
@@ -53,7 +53,7 @@ def fuse(
         rules: a rule file or folder. Default: the rules that come with fuseconv.
         backend: the backend for the ops that have several backends on CUDA, such as `linear_act`. Default: each op
             chooses.
-        dynamic_shapes: the dims whose sizes may vary, as in `torch.export.export`. Default: all dims are static.
+        dynamic_shapes: the dynamic dims, in the format of `torch.export.export`. Default: all dims are static.
 
     Returns:
         The fused module. Its attribute `plan` lists the fusions and the near misses.
@@ -78,7 +78,8 @@ def fuse(
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
     fused = _fused(model, program, chosen, backend)
-    # Steps that change random numbers were tested match by match. This comparison uses the model's own ops instead.
+    # The steps that change random numbers have been tested at each match. This comparison disables them, so that both
+    # modules use the same random numbers.
     proved = chosen.drawing_the_same()
     check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
     return fused

@@ -84,10 +84,10 @@ class Fused(nn.Module):
 
 
 def _guards(exported: ExportedProgram) -> nn.Module | None:
-    """Returns a module that checks the guards of torch.export on combinations or multiples of sizes, if any exist.
+    """Returns a module that checks torch.export's guards on expressions of sizes, or None if there are no such guards.
 
-    The module leaves out the guards that a product of sizes is not 1. torch adds these guards where it assumes that a
-    dim is not broadcast.
+    The module omits the guards that require a product of sizes not to be 1. torch adds these guards where it assumes
+    that a dim is not broadcast.
     """
     guards = exported._guards_code
     exported._guards_code = [guard for guard in guards if not guard.endswith(" != 1")]

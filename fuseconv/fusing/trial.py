@@ -1,4 +1,4 @@
-"""Compares the outputs, gradients and buffers of a fused module with those of the model, within the tolerance table.
+"""Compares the outputs, gradients and buffers of a fused module with those of the model, using the tolerance table.
 
 The reference is a run of the captured graph in float64. Random ops generate the same random numbers in the runs of the
 model, of the fused module and of the reference.
@@ -34,7 +34,7 @@ Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
 def check_against(
     model: nn.Module, program: Program, fused: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Verifies a fused module on its example inputs.
+    """Verifies that a fused module gives the same outputs, gradients and buffers as the model on the example inputs.
 
     Args:
         model: the original model.
@@ -72,7 +72,7 @@ def check_against(
 def check_sizes(
     model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Verifies that the captured program equals the model at sizes about which torch.export makes assumptions.
+    """Verifies that the captured program agrees with the model at sizes about which torch.export makes assumptions.
 
     Sizes that the graph or the model rejects are skipped.
 
@@ -152,7 +152,10 @@ def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Ou
 def _outcome(
     outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
 ) -> Outcome:
-    """Computes the gradients of a run and returns all its results by name. A missing gradient counts as zero."""
+    """Computes the gradients of a run and returns its outputs, buffers and gradients by name.
+
+    A missing gradient is a tensor of zeros.
+    """
     given = {f"output {at}": value for at, value in enumerate(outputs) if isinstance(value, Tensor)}
     outcome = {name: value.detach() for name, value in given.items()}
     outcome |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
@@ -175,7 +178,7 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _input(value: Any, dtype: torch.dtype | None) -> Any:
-    """Returns a copy of an input. A floating-point copy requires grad."""
+    """Returns a copy of an input. A floating-point tensor is converted to `dtype`, if given, and requires grad."""
     if not isinstance(value, Tensor):
         return value
     copy = value.detach().clone()
@@ -183,5 +186,5 @@ def _input(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _written(leaf: Any) -> Any:
-    """Returns a clone of a tensor, which the model may mutate. Other values are returned as they are."""
+    """Returns a clone of a tensor, which the model may mutate, or any other value unchanged."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -203,7 +203,7 @@ class Plan:
         return replace(self, steps=tuple(replace(step, apply=step.apply and step not in out) for step in self.steps))
 
     def counts(self, targets: Collection[str] = ()) -> dict[str, int]:
-        """Returns the number of executed steps per rule name. Given targets, counts the steps executed in any of them."""
+        """Returns the number of executed steps per rule. If targets are given, counts steps executed in any of them."""
         counts: dict[str, int] = {}
         for step in self.applied:
             if not targets or any(map(step.applies, targets)):

@@ -66,7 +66,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match, which functionalizes the op, for each in-place elementwise op whose write no other op observes."""
+    """Yields a match that functionalizes the op for each in-place elementwise op whose write no other op observes."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Constants(Protocol):
-    """The questions that a predicate may ask about the program."""
+    """The properties of a program's nodes that a predicate may query."""
 
     def is_state(self, node: Any) -> bool:
         """Returns whether a node is a parameter, buffer or constant. Training may change the values of such a node."""
@@ -25,10 +25,10 @@ class Constants(Protocol):
         """Returns whether the values of a node never change, so that they can be used at conversion."""
 
     def constant(self, node: Any) -> Any:
-        """Returns the tensor of a constant node. Returns None for any other node."""
+        """Returns the tensor of a constant node, or None for any other node."""
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula that gives each element of a tensor; see elements.py."""
+        """Returns a formula for the elements of a tensor in terms of their indices; see elements.py."""
 
     def leaves_some(self, node: Any) -> bool:
         """Returns whether each row of a bool tensor provably has a False element; see elements.py."""
@@ -38,8 +38,8 @@ class Constants(Protocol):
 class Function:
     """A function of the rule language.
 
-    A function of the kind `test` raises `Refused` or returns nothing. A function of the kind `value` returns a value
-    that a condition compares or that becomes an argument.
+    A function of the kind `test` returns None if it holds and raises `Refused` otherwise. A function of the kind `value`
+    returns a value, which a condition compares or which becomes an argument of an op.
 
     Attributes:
         usage: an example of a call, such as `dtype(x)`.
@@ -47,10 +47,11 @@ class Function:
         least: the minimum number of operands.
         most: the maximum number of operands. None if the number is unlimited.
         doc: the one-line description.
-        tensors: whether every operand must be a tensor. Such a function never holds for a literal.
-        follows: whether the function examines everything that its operand is computed from, not only the operand.
-        shapes: whether the function depends on whole shapes. A squeeze may remove another axis whose size happens to
-            be 1. So such a function holds only if the same squeeze, or none, determines the rank of all its operands.
+        tensors: whether every operand must be a tensor. If so, the function never holds for a literal.
+        follows: whether the function examines all nodes from which its operand is computed, not only the operand.
+        shapes: whether the function depends on whole shapes. A squeeze removes any axis whose size happens to be 1, so
+            the rank of its result may vary. If `shapes` is true, the function holds only if the ranks of all operands
+            depend on the same squeeze, or on none.
         run: the Python function.
     """
 
@@ -77,9 +78,9 @@ def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool =
     returns a value.
 
     Args:
-        tensors: as in `Function`.
-        follows: as in `Function`.
-        shapes: as in `Function`.
+        tensors: the attribute `tensors` of the registered `Function`.
+        follows: the attribute `follows` of the registered `Function`.
+        shapes: the attribute `shapes` of the registered `Function`.
     """
 
     def register(function: F) -> F:

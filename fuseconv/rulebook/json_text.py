@@ -50,11 +50,13 @@ class Document:
     error: type[FuseconvError]
 
     def where(self, pointer: str, column: int = 0) -> str:
-        """Returns `file:line:column (pointer)`. A missing pointer gets the position of its nearest existing parent.
+        """Returns the position of a value as `file:line:column (pointer)`.
+
+        If the document has no value at the pointer, the position is that of the nearest existing parent.
 
         Args:
             pointer: an RFC 6901 pointer, such as `/rules/3/match/1`. Empty for the whole document.
-            column: if the value is a string, an offset in characters inside the string.
+            column: if the value is a string, an offset in characters into the string. Ignored for other values.
         """
         known = pointer
         while known not in self.offsets:
@@ -66,23 +68,23 @@ class Document:
 
 
 def pointer_of(*keys: str | int) -> str:
-    """Returns the RFC 6901 pointer for these keys."""
+    """Returns the RFC 6901 pointer that consists of the given object keys and array indices."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
 def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> Document:
-    """Reads one JSON file.
+    """Reads and parses one JSON file.
 
     Args:
         path: the file.
         error: the class of the exceptions to raise.
-        named: whether the user named the file. If only another file names it, its contents may be private: an error
-            about invalid JSON then shows no key of the file.
+        named: whether the user named the file. If only another file refers to it, its contents may be private, so an
+            error about invalid JSON shows no key of the file.
 
     Raises:
         FuseconvError: the file cannot be read, is larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON. The
-            exception is of the class `error` and gives the file, line, column and pointer. Of the contents it shows
-            only keys.
+            exception is of the class `error` and gives the file, line, column and pointer. It shows keys of the file,
+            but no values.
     """
     try:
         data = read_plain(path, MAX_BYTES)
@@ -101,7 +103,7 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
 
 
 def parse_json(text: str, path: str, error: type[FuseconvError], *, named: bool = True) -> Document:
-    """Parses JSON from a string. The arguments and errors are those of `read_json`."""
+    """Parses JSON from the string `text`. The other arguments and the errors are those of `read_json`."""
     reader = _Reader(text, path, error, named=named)
     return Document(path, reader.document(), reader.offsets, text, error)
 
@@ -181,7 +183,10 @@ class _Reader:
         return items
 
     def more(self, end: str, *, first: bool, pointer: str) -> bool:
-        """Skips the opening bracket or a comma. At the closing bracket, skips the bracket and returns False."""
+        """Moves to the next item of an array or object, past the opening bracket or a comma, and returns True.
+
+        At the closing bracket `end`, moves past the bracket and returns False.
+        """
         if first:
             self.offset += 1
         self.skip()

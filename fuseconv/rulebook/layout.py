@@ -25,7 +25,7 @@ def laid_out(value: Any) -> str:
 
 
 def _text(value: Any, indent: int, lead: int, *, filled: bool) -> str:
-    """Formats a value that starts at column `lead` of a line that is indented by `indent`."""
+    """Returns the formatted text of a value that starts at column `lead` of a line indented by `indent` columns."""
     if not isinstance(value, dict | list) or not value:
         return _scalar(value)
     if _is_short(value) and len(one := _on_one_line(value)) + indent + lead < WIDTH:

@@ -8,7 +8,11 @@ from fuseconv.rulebook.refused import Refused, text_of
 
 
 def fake_of(operand: Any) -> Any:
-    """Returns the fake tensor of a node, which holds its dtype, device and (symbolic) shape."""
+    """Returns the fake tensor of a node, which gives its dtype, device and (symbolic) shape.
+
+    Raises:
+        Refused: the operand is not a node whose value is a tensor.
+    """
     import torch
 
     meta = getattr(operand, "meta", None)
@@ -19,7 +23,7 @@ def fake_of(operand: Any) -> Any:
 
 
 def base_of(operand: Any) -> Any:
-    """Returns the base of a view, also through a chain of views. Any other value is returned as it is."""
+    """Returns the base of a view, through any chain of views, or the operand itself if it is not a view."""
     while (schema := getattr(getattr(operand, "target", None), "_schema", None)) is not None:
         if not any(result.alias_info is not None for result in schema.returns):
             break

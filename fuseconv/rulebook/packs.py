@@ -1,4 +1,4 @@
-"""Rule packs: rules with custom ops. Python files register the ops, and the bundle contains the libraries they load.
+"""Rule packs: rules with custom ops. Python files register the ops, and bundles contain the libraries that they load.
 
 A rule file lists the Python files under `ops`. The files are code and run only if the user passes `--trust code`.
 """
@@ -30,7 +30,7 @@ def op_files(rules: Iterable[Rule]) -> tuple[Path, ...]:
 
 
 def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
-    """Raises an error if there are op files whose code is not trusted.
+    """Checks that the user trusts the code of op files. Does nothing if there are no files.
 
     Raises:
         RefusedError: there are op files, and `trust` does not contain `code`.
@@ -42,7 +42,7 @@ def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
 
 
 def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
-    """Runs the op files that have not been run in this process.
+    """Runs the op files, each once per process, so that they register their ops.
 
     Args:
         files: the files that `op_files` returned.
@@ -91,7 +91,7 @@ def _run(path: Path) -> tuple[Path, ...]:
 def load_library(path: Path) -> None:
     """Loads an op library of a bundle, unless the same library is already loaded.
 
-    An op can be registered only once.
+    An op can be registered only once per process.
 
     Raises:
         UnsupportedError: a different library with the same name is already loaded.

@@ -9,9 +9,9 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be determined. The miss reports `expected` and `found`.
+    """A predicate does not hold, or a value cannot be determined, so that the rule does not apply.
 
-    `at` is the node that differs, unless it is the last node of the match.
+    The miss reports `expected` and `found`. `at` is the node that differs. If it is None, the match's last node differs.
     """
 
     def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
@@ -26,7 +26,7 @@ class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
 
 
 def text_of(operand: Any) -> str:
-    """Describes a node (`name: f32[2, 8]`) or a literal for a message."""
+    """Returns the text of a node, such as `name: f32[2, 8]`, or of a literal, for a message."""
     name = getattr(operand, "name", None)
     if name is None:
         return repr(operand)

@@ -204,7 +204,7 @@ class Rule(RuleFields):
         return f"/match/{line}" if self.match and isinstance(self.match[0], str) else f"/match/{alternative}/{line}"
 
     def locate(self, pointer: str, column: int = 0) -> str:
-        """Returns where a part of the rule is in its file. For a rule created in memory, returns the rule's name."""
+        """Returns the position of a part of the rule in its file, or the rule's name for a rule created in memory."""
         return self._where(pointer, column) if self._where is not None else f"rule {self.name} ({pointer})"
 
     @property
@@ -219,17 +219,20 @@ class Rule(RuleFields):
 
     @property
     def family(self) -> str:
-        """The path of the rule's file without the suffix, relative to the folder of the including file, or empty."""
+        """The path of the rule's file, without suffix, relative to the folder of the file that the user named.
+
+        Empty for a rule that was created in memory.
+        """
         return self._family
 
     @property
     def ops(self) -> tuple[Path, ...]:
-        """The Python files that register the rule's custom ops, if the rule's file lists any."""
+        """The Python files that register custom ops and that the rule's file lists. Empty if the file lists none."""
         return self._ops
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """The fields as written in the file, before expansion. For a rule created in memory, its own fields."""
+        """The fields as written in the file, before expansion, or the rule's fields if it was created in memory."""
         return self._written or self.model_dump(exclude_none=True)
 
     def placed(

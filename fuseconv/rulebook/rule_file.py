@@ -34,8 +34,8 @@ _MODELS: tuple[type[BaseModel], ...] = (RuleFile, RuleEntry, RuleExamples, MissE
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
     """Reads a rule file or a folder of rule files, and all files that they include.
 
-    If a path or an include that begins with `rules` does not exist, it is resolved among the files that come with
-    fuseconv. So `rules/default.json` can be named from any folder.
+    If a path or an include that begins with `rules` does not exist, it refers to the rule files that come with fuseconv.
+    So `rules/default.json` works from any folder.
 
     Args:
         path: a file or a folder. In a folder, every `*.json` file except `schema.json` is read, sorted by name;
@@ -159,7 +159,7 @@ def _where_in(document: Document, base: str, expanded: Expanded, pointer: str, c
 
 @contextmanager
 def _placed(document: Document, base: str) -> Iterator[None]:
-    """Converts an error in a line or condition, raised in the block, to a `RuleError` with its position in the file."""
+    """A context manager that converts a `NamesError` in the block to a `RuleError` with its position in the file."""
     try:
         yield
     except NamesError as problem:
@@ -182,7 +182,7 @@ def _validated(
 
 
 def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
-    """Returns pydantic's first error and the path of the invalid value, without the names of union branches."""
+    """Returns the path of the first invalid value, without the names of union branches, and pydantic's error."""
     error = problem.errors(include_url=False)[0]
     keys: list[str | int] = []
     for key in error["loc"]:

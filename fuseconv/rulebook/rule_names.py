@@ -47,9 +47,9 @@ def check_names(
         shared: the variables on which merged matches agree. Empty for a rule that does not merge matches.
 
     Raises:
-        NamesError: a name is unbound, bound twice, used before the line that binds it, replaced but not bound, or bound
-            but not replaced; a function is unknown or takes another number of arguments; or a line of the pattern
-            shares no value with the others.
+        NamesError: a name is unbound, is bound twice, is used before the line that binds it, is replaced but not bound,
+            or is bound but not replaced; a function is unknown or takes a different number of arguments; or a line of
+            the pattern shares no value with the other lines.
     """
     if not alternatives:
         raise NamesError("/match", "the rule has no pattern", "write `match` or `finds`")
@@ -124,7 +124,10 @@ def _check_pattern_value(line: Line, pointer: str) -> None:
 
 
 def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
-    """Checks that values connect all ops of a pattern. Unconnected ops would match in every combination."""
+    """Checks that the ops of a pattern are connected through shared values.
+
+    Without a connection, each op would match independently, and the pattern would match in every combination.
+    """
     words = {
         number: set(names_of(line.value)) | set(line.targets) - {"_"}
         for number, line in enumerate(lines)

@@ -38,7 +38,7 @@ _TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype
 
 
 class RuleTextError(ValueError):
-    """A line or condition does not follow the grammar. `column` is the offset in characters from its start."""
+    """A line or condition does not follow the grammar. `column` is the offset of the error in characters."""
 
     def __init__(self, what: str, column: int = 0, fix: str = _LINE) -> None:
         super().__init__(what)
@@ -199,7 +199,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def names_of(term: Call | Term) -> Iterator[str]:
-    """Yields the names that a value uses, except `_`, in order, with repeats."""
+    """Yields the names that a value uses, except `_`, in order and with repetitions."""
     if isinstance(term, Name):
         if term.id != "_":
             yield term.id
@@ -231,7 +231,7 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
 
 
 def check_text(text: str) -> list[ast.stmt]:
-    """Parses a line as Python.
+    """Parses a line as Python and returns its statements, which are never executed.
 
     Raises:
         RuleTextError: the line is too long, contains a character that rules do not allow, or is not valid Python.
