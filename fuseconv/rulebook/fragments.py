@@ -7,8 +7,8 @@ A fragment of lines is called like an op and may have alternatives. A fragment o
       "weights(w, b)": ["is_parameter(w, b)", "rank(w) == 2"]
     }
 
-In a line, `(a | b)` is a choice between terms, and `b?` is an operand that may be None. Both expand to alternatives. The
-expansion produces text, which is parsed as rule lines afterwards.
+In a line, `(a | b)` is a choice between terms, and `b?` is an operand that may be None. Both expand to alternatives.
+The expansion produces text, which is parsed as rule lines afterwards.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Constants(Protocol):
 class Function:
     """A function of the rule language.
 
-    A function of the kind `test` returns None if it holds and raises `Refused` otherwise. A function of the kind `value`
-    returns a value, which a condition compares or which becomes an argument of an op.
+    A function of the kind `test` returns None if it holds, and raises `Refused` otherwise. A function of the kind
+    `value` returns a value, which a condition compares or which becomes an argument of an op.
 
     Attributes:
         usage: an example of a call, such as `dtype(x)`.

@@ -11,7 +11,7 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
     """A predicate does not hold, or a value cannot be determined, so that the rule does not apply.
 
-    The miss reports `expected` and `found`. `at` is the node that differs. If it is None, the match's last node differs.
+    The miss reports `expected` and `found`. `at` is the node that differs, or None for the last node of the match.
     """
 
     def __init__(self, expected: str, found: str, *, at: Any = None) -> None:

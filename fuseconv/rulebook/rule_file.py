@@ -34,8 +34,8 @@ _MODELS: tuple[type[BaseModel], ...] = (RuleFile, RuleEntry, RuleExamples, MissE
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
     """Reads a rule file or a folder of rule files, and all files that they include.
 
-    If a path or an include that begins with `rules` does not exist, it refers to the rule files that come with fuseconv.
-    So `rules/default.json` works from any folder.
+    If a path or an include that begins with `rules` does not exist, it refers to the rule files that come with
+    fuseconv. So `rules/default.json` works from any folder.
 
     Args:
         path: a file or a folder. In a folder, every `*.json` file except `schema.json` is read, sorted by name;

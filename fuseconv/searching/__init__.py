@@ -1,1 +1,1 @@
-"""Finds other forms of the linear algebra in a program: all forms that the rules prove equal, and the cheapest."""
+"""Finds equivalent forms of the linear algebra in a program by applying rules, and extracts the cheapest forms."""

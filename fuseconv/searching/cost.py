@@ -1,8 +1,8 @@
 """Estimates the time of an op at given sizes: from measured tactics where they exist, else from a roofline model.
 
-The estimate only ranks forms; the final choice is timed. The roofline model takes the larger of two times: the
-operations at the rate of a large matrix product, and the bytes at the rate of a large elementwise addition. It adds the
-time of an op on one element.
+The estimate only ranks forms; the final choice is timed. The roofline model takes the larger of two times: the compute
+time, at the rate of a large matrix product, and the memory time, at the rate of a large elementwise addition. To this
+it adds the time of an op on a single element.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from fuseconv.graph.nodes import map_nodes
 from fuseconv.program.captured import Program, dim_symbols
 
 Problems = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""The contents of tuning.json: maps a problem to its sizes, each size to its tactics, and each tactic to its time."""
+"""The contents of tuning.json: maps each problem to its sizes, each size to its tactics, and each tactic to its time."""
 
 SIZES = {"cpu": (512, 1 << 22), "cuda": (4096, 1 << 26)}
-"""For each device, the side of the square matrices and the number of elements with which its rates are measured."""
+"""For each device type, the sizes at which rates are measured: the side of square matrices and a number of elements."""
 
 _LINEAR = re.compile(r"; linear (?P<dtype>\w+) .*\bn (?P<n>\d+) k (?P<k>\d+)")
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The speed of a device for one dtype.
+    """The measured speed of a device for one dtype.
 
     Attributes:
-        flops: the floating-point operations per microsecond.
-        bytes: the bytes read or written per microsecond.
-        call: the time in microseconds of a call that computes one element.
+        flops: the number of floating-point operations per microsecond.
+        bytes: the number of bytes read or written per microsecond.
+        call: the time of an op that computes a single element, in microseconds.
     """
 
     flops: float
@@ -50,7 +50,7 @@ class Rates:
 
 
 def measure_rates(device: str, dtype: torch.dtype) -> Rates:
-    """Measures the rates of a device. Takes less than a second."""
+    """Measures the compute rate, the memory bandwidth and the call overhead of a device. Takes less than a second."""
     side, count = SIZES[device]
     matrix = torch.ones(side, side, device=device, dtype=dtype)
     large, one = torch.ones(count, device=device, dtype=dtype), torch.ones(1, device=device, dtype=dtype)
@@ -73,7 +73,7 @@ def _microseconds(call: Callable[[], object], device: str) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of an op at given sizes. The work of a view is 0.
+    """The work of an op at given sizes. All attributes are 0 for a view.
 
     Attributes:
         flops: the number of floating-point operations.
@@ -88,13 +88,13 @@ class Work:
 
 @dataclass
 class Cost:
-    """The costs of the ops of a program at several sizes.
+    """Estimates the times of the ops of a program at several sizes.
 
     Attributes:
-        program: the program.
-        rungs: the sizes. Each rung maps dims to sizes.
+        program: the captured program.
+        rungs: the sizes at which to estimate. Each rung maps the names of the dims to sizes.
         rates: the rates of the device.
-        problems: the measured times of tactics.
+        problems: the measured times of tactics. Empty if none were measured.
     """
 
     program: Program
@@ -104,7 +104,7 @@ class Cost:
     _done: dict[Any, tuple[Work, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Translates the sizes of dims to values of the symbols in the graph."""
+        """Translates the size of each dim at each rung to a value of the dim's symbol in the graph."""
         dims, symbols = self.program.contract.dims(), dim_symbols(self.program)
         self._values = [
             {symbols[name]: size // dims[name].step for name, size in rung.items() if name in symbols}
@@ -112,7 +112,7 @@ class Cost:
         ]
 
     def work(self, node: Node) -> tuple[Work, ...]:
-        """Returns the work of a call at each rung."""
+        """Returns the work of an op call at each rung."""
         fakes = map_nodes([list(node.args), list(node.kwargs.values())], lambda operand: operand.meta["val"])
         key = (node.target, key_of(fakes), tuple(node.kwargs))
         if key not in self._done:
@@ -121,7 +121,7 @@ class Cost:
         return self._done[key]
 
     def times(self, node: Node) -> tuple[float, ...]:
-        """Returns the estimated time of a call at each rung, in microseconds."""
+        """Returns the measured or estimated time of an op call at each rung, in microseconds."""
         known = [self._measured(node, values) for values in self._values]
         return tuple(
             self._roofline(work) if found is None else found for work, found in zip(self.work(node), known, strict=True)
@@ -131,9 +131,10 @@ class Cost:
         return max(work.flops / self.rates.flops, work.bytes / self.rates.bytes) + work.calls * self.rates.call
 
     def _measured(self, node: Node, values: Mapping[Any, int]) -> float | None:
-        """Returns the measured time of the fastest tactic for a linear layer, or None if no measurements apply.
+        """Returns the time of the fastest measured tactic for a linear layer, in microseconds.
 
-        If the number of rows was not measured, the time is interpolated between the nearest measured numbers.
+        If the number of rows was not measured, the time is interpolated between the nearest measured numbers of rows.
+        Returns None if the op is not a linear layer, or if no measurements of its dtype and shape include these rows.
         """
         if node.target is not torch.ops.aten.linear.default or not self.problems:
             return None
@@ -162,7 +163,7 @@ def bytes_of(node: Node) -> int:
 
 
 def _at(value: Any, values: Mapping[Any, int]) -> Any:
-    """Returns fake values at given sizes, as tensors on the meta device, which have no memory."""
+    """Returns fake values with symbols replaced by their values, as tensors on the meta device, which use no memory."""
 
     def size(one: int | torch.SymInt) -> int:
         return int(one.node.expr.xreplace(values)) if isinstance(one, torch.SymInt) else one

@@ -1,7 +1,7 @@
-"""An e-graph of egglog: it stores terms and which terms are equal, and finds the matches of patterns among them.
+"""An e-graph, implemented by egglog: it stores terms, records which terms are equal, and finds matches of patterns.
 
-The caller numbers the terms. Commands are collected as text in egglog's language, so that a batch of commands needs
-only one call of egglog.
+The caller identifies terms by numbers. Commands are collected as text in egglog's language, so that a batch of commands
+needs only one call of egglog.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_egglog() -> Any:
 
 
 class EGraph:
-    """An e-graph. Each term is a leaf or a call on other terms."""
+    """An e-graph. Each term is a leaf or a call of an op on other terms."""
 
     def __init__(self) -> None:
         self._native = load_egglog()()
@@ -37,13 +37,13 @@ class EGraph:
         self._pending: list[str] = [_START]
 
     def declare(self, name: str, arity: int, swapped: Sequence[str] | None = None) -> str:
-        """Declares the calls of an op with this number of operands, and returns their name in egglog's language.
+        """Declares an op with a given number of operands, unless declared already, and returns its name in egglog.
 
         Args:
             name: the name of the op.
             arity: the number of operands.
-            swapped: for a commutative op, the operands after the first two, in egglog's language. Calls with these
-                operands are equal if their first two operands are swapped. None for other ops.
+            swapped: for a commutative op, the operands after the first two, in egglog's language. Swapping the first
+                two operands of a call with these further operands gives an equal call. None for other ops.
         """
         head = f"{name}/{arity}"
         if head not in self._declared:
@@ -59,7 +59,7 @@ class EGraph:
         self._pending.append(word(number))
 
     def call(self, number: int, head: str, operands: Sequence[int]) -> None:
-        """Adds a term that is a call on other terms."""
+        """Adds a term that is a call of the declared op `head` on other terms."""
         self._pending.append(f"(union {word(number)} ({' '.join([head, *map(word, operands)])}))")
 
     def equate(self, one: int, other: int) -> None:
@@ -67,7 +67,7 @@ class EGraph:
         self._pending.append(f"(union {word(one)} {word(other)})")
 
     def pattern(self, name: str, facts: Sequence[str], variables: Sequence[str]) -> None:
-        """Adds a pattern.
+        """Adds a pattern for `run` to match.
 
         Args:
             name: the name of the pattern.
@@ -78,11 +78,11 @@ class EGraph:
         self._pending.append(f"(rule ({' '.join(facts)}) (({name} {' '.join(variables)})) :ruleset match)")
 
     def run(self, names: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, ...]]]]:
-        """Executes the pending commands and matches the patterns once.
+        """Executes the pending commands and matches all patterns once.
 
         Returns:
-            For each term, the lowest term that is equal to it. And for each pattern in `names`, its matches: each match
-            gives, for each variable, the lowest equal term.
+            Two values. A list that gives, for each term, the lowest number of the terms equal to it. And a mapping from
+            each pattern in `names` to its matches. A match is a tuple with the lowest equal term for each variable.
         """
         self._pending.append("(run order 1) (run match 1)")
         text, self._pending = "\n".join(self._pending), []

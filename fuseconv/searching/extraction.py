@@ -1,8 +1,8 @@
 """Extracts the cheapest forms from an e-graph, as lines that may replace the region.
 
-A value that two ops use is computed only once, which makes an exact choice hard. So the cheapest tree is found for each
-size. Its neighbors are forms in which another op computes one of the values. The costs of the tree and its neighbors
-are compared as graphs, in which a shared value counts once.
+An exact choice is hard, because a value that two ops use is computed only once. So the cheapest tree, in which every
+use of a value counts, is found for each size. Its neighbors differ from it in the op that computes one of the values.
+Then the costs of the tree and its neighbors are compared as graphs, in which a shared value counts once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A form of a region.
+    """One form of a region, with its estimated cost.
 
     Attributes:
-        lines: the lines that replace the region.
+        lines: the rule lines that compute the results of the region.
         times: the estimated time at each size, in microseconds.
         bytes: the size in bytes of the constants that the form reads.
-        flops: the kinds of the ops that count floating-point operations, such as products, with their numbers of
-            operations at each size. Of forms with equal `flops` only the cheapest is kept, because the estimate ranks
-            their remaining differences well.
+        flops: one tuple for each op that performs counted floating-point operations, such as a matrix product: the kind
+            of the op, then its number of operations at each size. Of forms with equal `flops`, only the cheapest is
+            kept, because the estimate ranks their remaining differences well.
     """
 
     lines: tuple[str, ...]
@@ -55,11 +55,11 @@ class Candidate:
 
 
 Picks = Mapping[Node, Node]
-"""Maps the first node of each class to the node that computes the value of the class."""
+"""A choice of a form: maps the first node of each equivalence class to the node that computes the class's value."""
 
 
 class Extraction:
-    """The forms of one region, with their costs."""
+    """Extracts the forms of one region and estimates their costs."""
 
     def __init__(self, saturated: Saturated, cost: Cost) -> None:
         self._saturated, self._cost = saturated, cost
@@ -73,19 +73,21 @@ class Extraction:
 
     @cached_property
     def given(self) -> Candidate:
-        """The form that the model uses: the region as it is."""
+        """The form in the model: the region as captured."""
         own = {self._first(node): node for node in self._region.nodes}
         found = self._candidate({**self._cheapest(0), **own})
         assert found is not None
         return found
 
     def candidates(self, count: int, gain: float = GAIN) -> list[Candidate]:
-        """Returns the forms that may be faster: the best over all sizes, the best at each size, then the next best.
+        """Returns the forms that are worth timing: the best over all sizes, the best at each size, then the next best.
+
+        Forms are ranked by the sum over all sizes of the estimated time, relative to that of the region as captured.
 
         Args:
             count: the maximum number of forms.
-            gain: a form is returned only if, at some size, its estimated time is at most this multiple of the estimated
-                time of the region as it is.
+            gain: the maximum estimated time of a form, relative to the region as captured. A form is returned only if
+                it is within this limit at some size.
         """
 
         def rank(form: Candidate) -> tuple[object, ...]:
@@ -110,7 +112,7 @@ class Extraction:
         return [one / max(own, 1e-9) for one, own in zip(form.times, self.given.times, strict=True)]
 
     def _picks(self) -> Iterator[Picks]:
-        """Yields the choices of nodes to compare: the cheapest over all sizes and at each size, and their neighbors."""
+        """Yields the choices to compare: the cheapest trees, over all sizes and at each size, and their neighbors."""
         sizes = range(len(self.given.times))
         weights = [
             [1 / max(own, 1e-9) for own in self.given.times],
@@ -127,7 +129,11 @@ class Extraction:
                         yield {**best, first: other}
 
     def _cheapest(self, weight: Sequence[float] | int) -> dict[Node, Node]:
-        """Returns, for each class, the node whose tree costs least."""
+        """Returns, for each class, the node whose tree has the lowest cost.
+
+        Args:
+            weight: the weight of the time at each size in the cost. An int stands for weights of 1.
+        """
         weights = weight if isinstance(weight, Sequence) else [1.0] * len(self._cost.rungs)
         least, picks = dict[Node, float](), dict[Node, Node]()
         changed = True
@@ -155,7 +161,7 @@ class Extraction:
         return self._times[node]
 
     def _used(self, picks: Picks) -> list[Node]:
-        """Returns the classes that a choice needs to compute the results."""
+        """Returns the first node of each class that is needed to compute the results of the region."""
         used, queue = dict[Node, None](), [self._first(node) for node in self._region.results]
         while queue:
             first = queue.pop()
@@ -166,7 +172,7 @@ class Extraction:
         return list(used)
 
     def _ordered(self, picks: Picks) -> list[Node] | None:
-        """Returns the nodes of a choice in execution order. Returns None if a node depends on itself."""
+        """Returns the chosen nodes in execution order, or None if a node depends on itself."""
         done, order, open_ = set[Node](), list[Node](), set[Node]()
         stack = [(self._first(node), False) for node in reversed(self._region.results)]
         while stack:
@@ -185,7 +191,7 @@ class Extraction:
         return order
 
     def _candidate(self, picks: Picks) -> Candidate | None:
-        """Returns the form for a choice. Returns None if the choice is cyclic or cannot be written as lines."""
+        """Returns the form for a choice, or None if the choice is cyclic or cannot be written as rule lines."""
         order = self._ordered(picks)
         if order is None:
             return None
@@ -205,7 +211,10 @@ class Extraction:
         )
 
     def _lines(self, order: Sequence[Node]) -> tuple[str, ...] | None:
-        """Returns the lines of a form: constants computed at conversion, ops, and lines that name the results."""
+        """Returns the rule lines of a form, or None if an op or a constant cannot be written as a line.
+
+        The lines compute constants at conversion, call ops, and bind the names of the results.
+        """
         names, lines = dict[Node, str](), list[str]()
         results = {self._first(node): self._region.names[node] for node in reversed(self._region.results)}
         for node in order:
@@ -228,7 +237,10 @@ class Extraction:
         return tuple(lines)
 
     def _constant(self, node: Node, names: dict[Node, str], lines: list[str]) -> bool:
-        """Adds the lines that compute a leaf, unless it is an operand. Returns whether the leaf can be written."""
+        """Adds a leaf's name to `names`, and to `lines` the lines that compute it, unless it is an operand.
+
+        Returns whether the leaf can be written as lines.
+        """
         if node in names:
             return True
         if node in self._leaves:
@@ -254,5 +266,5 @@ def _calls(form: Candidate) -> int:
 
 
 def _kind(node: Node) -> str:
-    """Returns the kind of kernels that compute an op. Linears and matrix products are computed by the same kernels."""
+    """Returns the kind of an op: `product` for linears and matrix products, which use the same kernels, or its name."""
     return "product" if str(node.target) in _PRODUCTS else str(node.target)

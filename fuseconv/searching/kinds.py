@@ -1,4 +1,4 @@
-"""Finds the kinds of regions in a program and, for each kind, the forms that are worth timing."""
+"""Groups the regions of a program into kinds, such as equal layers, and finds the forms of each that are worth timing."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FORMS = 4
 """The maximum number of forms of a kind that are timed, besides the region as it is."""
 
 KINDS = 8
-"""The maximum number of kinds that are searched. The kinds that take the most time are searched."""
+"""The maximum number of kinds that are searched: those with the largest estimated time."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Regions with the same text, such as equal layers.
+    """All regions with the same text, such as the same part of equal layers.
 
     Attributes:
         text: the text of the regions.
         count: the number of regions of this kind.
-        given: the form that the model uses.
-        candidates: the other forms, the most promising first.
-        limit: a text that names the limit that the search reached. Empty if every form was found.
+        given: the form in the model.
+        candidates: the other forms that are worth timing, the most promising first.
+        limit: the limit at which the search stopped, as text, such as `16 rounds`. Empty if every form was found.
     """
 
     text: str
@@ -56,19 +56,19 @@ def kinds(
     seconds: float = SECONDS,
     gain: float = GAIN,
 ) -> list[Kind]:
-    """Returns the kinds of regions that have other forms or reached a limit. Kinds that take the most time come first.
+    """Returns the kinds of regions that have other forms, or whose search reached a limit, the slowest kinds first.
 
     Args:
         program: the captured program.
         plan: the plan of the program. Its canonical steps are executed before the search.
         rules: the rules. Only the rules of the stage `search` for the program's device are used, except those that need
             `--allow`.
-        rungs: the sizes at which costs are estimated.
+        rungs: the sizes at which costs are estimated. Each rung maps the names of the dims to sizes.
         problems: the measured times of tactics.
         rates: a function that measures the rates of a device for a dtype.
-        nodes: the maximum number of ops of all forms of a region.
-        seconds: the maximum time for a region in seconds.
-        gain: as in `Extraction.candidates`.
+        nodes: the maximum number of ops in all forms of a region together.
+        seconds: the maximum time to search one region, in seconds.
+        gain: the maximum estimated time of a form, relative to the form in the model; see `Extraction.candidates`.
     """
     workspace, device = Workspace(program.exported), program.contract.device
     for step in plan.applied:

@@ -1,8 +1,8 @@
-"""Finds every form of a region that the rules of the stage `search` produce. An e-graph holds the forms.
+"""Finds all forms of a region that the rules of the stage `search` produce, by equality saturation in an e-graph.
 
 An e-graph is a compact set of expressions that also stores which of them are equal. The library egglog finds where a
-pattern matches, given the equalities known so far, and merges equal expressions. The conditions of a rule, and its
-replacement on fake tensors for all sizes, decide whether the rule may be applied, as for every other rule.
+pattern matches, given the equalities found so far, and merges equal expressions. As in every other stage, a rule is
+applied only if its conditions are proved and its replacement gives the same types on fake tensors for all sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fuseconv.rulebook.rule_text import Items, Literal, Name
 from fuseconv.searching.egraph import EGraph, word
 
 NODES = 1500
-"""The maximum number of ops of all forms together."""
+"""The maximum number of ops in all forms of a region together."""
 
 SECONDS = 20.0
 """The maximum time for one region in seconds."""
@@ -44,9 +44,9 @@ class Saturated:
     Attributes:
         workspace: a graph that contains all ops of all forms.
         region: the region.
-        classes: maps each op or operand to all nodes that compute the same value, itself included. The nodes of one
-            class map to the same tuple, so its first node identifies the class.
-        limit: a text that names the limit that was reached. Empty if every form was found.
+        classes: maps each op or operand to its equivalence class: all nodes that compute the same value, including
+            itself. The nodes of a class map to the same tuple, whose first node identifies the class.
+        limit: the limit at which the search stopped, as text, such as `16 rounds`. Empty if every form was found.
     """
 
     workspace: Workspace
@@ -66,11 +66,11 @@ def saturate(
     """Adds the ops of all forms of a region to the graph and returns the forms.
 
     Args:
-        workspace: the graph. The added ops have no users outside the forms.
+        workspace: the graph, to which the ops are added. The added ops have no users outside the forms.
         region: a region of the graph.
         rules: the rules of the stage `search`.
-        nodes: the maximum number of ops.
-        seconds: the maximum time in seconds.
+        nodes: the maximum number of ops in all forms together.
+        seconds: the maximum time of the search, in seconds.
     """
     growth = _Growth(workspace, rules)
     for node in region.operands:
@@ -111,11 +111,11 @@ class _Growth:
                 self._add(f"match{len(self._patterns)}", pattern)
 
     def state(self) -> tuple[int, int]:
-        """Returns the numbers of ops and of equalities, which change if a form is added or an equality is found."""
+        """Returns the number of ops and the number of equalities. Both stay the same if a round finds nothing new."""
         return len(self.ops), len(self._equal)
 
     def number(self, value: Any) -> int:
-        """Returns the number of a value's term. Adds the term if it is new."""
+        """Returns the number of the term for a node, literal or list. Adds the term if it is new."""
         key = value if isinstance(value, Node) else _key(value)
         if isinstance(value, list | tuple):
             operands = [self.number(item) for item in value]
@@ -130,7 +130,7 @@ class _Growth:
         return self._numbers[key]
 
     def leaf(self, value: Any) -> None:
-        """Adds a value as a leaf, whose computation is unknown."""
+        """Adds the term for a value as a leaf: a term without operands."""
         self._numbers[value if isinstance(value, Node) else _key(value)] = number = self._new(value)
         self._graph.leaf(number)
 
@@ -152,7 +152,7 @@ class _Growth:
         return self._call(str(op), operands, node, key)
 
     def _head(self, op: torch._ops.OpOverload) -> str:
-        """Declares an op and returns its name in egglog. A commutative op may swap its operands if alpha is 1."""
+        """Declares an op and returns its name in egglog. The operands of a commutative op may be swapped if alpha is 1."""
         rest = op._schema.arguments[2:]
         words = [word(self.number(1)) if one.name == "alpha" else f"x{at}" for at, one in enumerate(rest)]
         return self._graph.declare(str(op), len(op._schema.arguments), words if facts(op).commutative else None)
@@ -205,7 +205,7 @@ class _Growth:
                     yield lambda pattern=pattern, values=values: self._apply(pattern, values)
 
     def _best(self) -> dict[int, int]:
-        """Returns the representative of each class, by the class's lowest term: a constant if the class has one."""
+        """Returns a mapping from the lowest term of each class to its representative: a constant term if it has one."""
         best: dict[int, int] = {}
         for number, least in enumerate(self._least):
             best.setdefault(least, number)
@@ -216,7 +216,10 @@ class _Growth:
         return best
 
     def _apply(self, pattern: Pattern, values: dict[str, Any]) -> None:
-        """Applies a rule to a match if the conditions hold and the replacement has the same types for all sizes."""
+        """Applies a rule to a match: adds the ops of the replacement and records that its results equal the matched ones.
+
+        Does nothing if a condition is not proved or the replacement has other types for some sizes.
+        """
         rule = pattern.rule
         captures = {name: value for name, value in values.items() if name not in pattern.places}
         try:
