@@ -26,7 +26,7 @@ from fuseconv.graph.nodes import map_nodes
 from fuseconv.program.captured import Program, dim_symbols
 
 Problems = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""The contents of tuning.json: maps each problem to its sizes, each size to its tactics, and each tactic to its time."""
+"""The contents of tuning.json: maps a problem to its sizes, each size to its tactics, and each tactic to its time."""
 
 SIZES = {"cpu": (512, 1 << 22), "cuda": (4096, 1 << 26)}
 """For each device type, the sizes at which rates are measured: the side of square matrices and a number of elements."""

@@ -73,7 +73,7 @@ class Extraction:
 
     @cached_property
     def given(self) -> Candidate:
-        """The form in the model: the region as captured."""
+        """The form in the model: the unchanged region."""
         own = {self._first(node): node for node in self._region.nodes}
         found = self._candidate({**self._cheapest(0), **own})
         assert found is not None
@@ -82,11 +82,11 @@ class Extraction:
     def candidates(self, count: int, gain: float = GAIN) -> list[Candidate]:
         """Returns the forms that are worth timing: the best over all sizes, the best at each size, then the next best.
 
-        Forms are ranked by the sum over all sizes of the estimated time, relative to that of the region as captured.
+        Forms are ranked by the sum over all sizes of the estimated time, relative to that of the unchanged region.
 
         Args:
             count: the maximum number of forms.
-            gain: the maximum estimated time of a form, relative to the region as captured. A form is returned only if
+            gain: the maximum estimated time of a form, relative to the unchanged region. A form is returned only if
                 it is within this limit at some size.
         """
 
@@ -104,7 +104,7 @@ class Extraction:
         return list(dict.fromkeys([*useful[:1], *best, *useful]))[:count]
 
     def _is_given(self, form: Candidate) -> bool:
-        """Returns whether a form equals the region as it is, apart from the order of operands and ops."""
+        """Returns whether a form differs from the unchanged region only in the order of operands and ops."""
         pairs = zip(form.times, self.given.times, strict=True)
         return form.flops == self.given.flops and all(math.isclose(one, own) for one, own in pairs)
 

@@ -1,4 +1,4 @@
-"""Groups the regions of a program into kinds, such as equal layers, and finds the forms of each that are worth timing."""
+"""Groups the regions of a program into kinds, such as equal layers, and finds the forms worth timing for each kind."""
 
 from __future__ import annotations
 

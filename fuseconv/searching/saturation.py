@@ -152,7 +152,10 @@ class _Growth:
         return self._call(str(op), operands, node, key)
 
     def _head(self, op: torch._ops.OpOverload) -> str:
-        """Declares an op and returns its name in egglog. The operands of a commutative op may be swapped if alpha is 1."""
+        """Declares an op and returns its name in egglog. If the op is commutative, a call may swap its operands.
+
+        If the op has an argument `alpha`, only calls with alpha = 1 may swap their operands.
+        """
         rest = op._schema.arguments[2:]
         words = [word(self.number(1)) if one.name == "alpha" else f"x{at}" for at, one in enumerate(rest)]
         return self._graph.declare(str(op), len(op._schema.arguments), words if facts(op).commutative else None)
@@ -216,7 +219,7 @@ class _Growth:
         return best
 
     def _apply(self, pattern: Pattern, values: dict[str, Any]) -> None:
-        """Applies a rule to a match: adds the ops of the replacement and records that its results equal the matched ones.
+        """Applies a rule to a match: adds the ops of the replacement, and records that its results equal the match's.
 
         Does nothing if a condition is not proved or the replacement has other types for some sizes.
         """
