@@ -25,10 +25,10 @@ from fuseconv.proof.difference import cotangents, same_draws
 from fuseconv.proof.resized import resized
 
 Outcome = Mapping[str, Tensor]
-"""The results of a run by name: outputs, gradients, and buffers after the run."""
+"""The results of a run by name: the outputs, the gradients, and the buffers after the run."""
 
 Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
-"""Maps (buffers, leaves of the inputs) to the leaves of the outputs. The call may mutate the buffers."""
+"""A function that runs a module: (buffers by name, input leaves) -> output leaves. It may mutate the buffers."""
 
 
 def check_against(

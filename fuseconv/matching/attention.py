@@ -22,7 +22,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"
-"""The softmax whose result is 0 for rows in which all scores are -inf."""
+"""The softmax that returns 0 instead of NaN in rows whose scores are all -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
 

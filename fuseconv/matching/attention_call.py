@@ -22,7 +22,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4
-"""A fill value up to this number hides a score: in every dtype, its exp is 0 compared with that of a visible score."""
+"""A fill value of at most this number hides a score: in every dtype, its exp is 0 compared with a visible score's."""
 
 LOST = -1e30
 """If a score is added to a number this low or lower, rounding loses the score, in every dtype except f16. This is also
@@ -30,8 +30,8 @@ the lowest number that CUDA kernels accept: they multiply by log2(e), so that a 
 becomes -inf."""
 
 _SHIFT = 1e3
-"""The largest number whose addition to all scores is ignored. Adding one number to all scores does not change the
-weights."""
+"""The maximum magnitude of a number added to all scores at which the addition is ignored. Adding the same number to
+all scores does not change the weights."""
 
 
 def attention_call(

@@ -16,8 +16,8 @@ from fuseconv.contract.dtypes import DTYPES
 from fuseconv.rulebook.rule_text import Literal
 
 TOLERANCE = 1e-3
-"""The relative difference up to which a float in a graph matches a float of a rule: 0.7071 matches 1/sqrt(2). A rule's
-float that is a multiple of 1/64, such as 0.5, and every integer match only exactly."""
+"""The maximum relative difference at which a float in a graph matches a float of a rule: 0.7071 matches 1/sqrt(2). An
+integer of a rule, and a float that is a multiple of 1/64, such as 0.5, match only an equal number."""
 
 
 def same(one: Any, other: Any) -> bool:

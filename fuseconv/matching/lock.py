@@ -30,7 +30,7 @@ ROOT = "."
 """The module path that stands for the whole model."""
 
 MatchCounts = dict[str, dict[str, int]]
-"""Maps each rule to its number of matches by module path."""
+"""Maps each rule name and module path to the number of matches of the rule in the module."""
 
 
 Tactics = dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -117,7 +117,15 @@ def write_lock(
     tactics: Tactics | None = None,
     forms: Forms | None = None,
 ) -> None:
-    """Records the matches and the measured choices of a bundle in the lock. Keeps the entries of other bundles.
+    """Writes the matches and the measured choices of a bundle to the lock, and keeps the entries of other bundles.
+
+    Args:
+        path: the lock file, which is created if it does not exist.
+        bundle: the name of the bundle.
+        found: the number of matches by rule and module.
+        chosen: the times of the targets and the choice per class of matches. None if nothing was measured.
+        tactics: the `problems` of the bundle's tuning.json, or None.
+        forms: the forms that the search chose, or None.
 
     Raises:
         RuleError: the existing file is not a lock.

@@ -36,11 +36,11 @@ from fuseconv.rulebook.rule_text import names_of, parse_line
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
 REPLACEMENTS = 100
-"""The maximum number of times that one value is replaced in one stage. Rules that exceed this number form a rewrite
+"""The maximum number of times that a value is replaced in one stage. If it is exceeded, the rules form a rewrite
 cycle."""
 
 RECENT = 50
-"""A rewrite cycle is reported with the rules of this many last steps."""
+"""The number of most recent steps whose rules are named when a rewrite cycle is reported."""
 
 APPLICATIONS_PER_NODE = 20
 """The maximum number of rule applications in one stage, per node of the program."""

@@ -24,7 +24,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 FREE_BYTES = 1 << 30
-"""Results of an op of a replacement may always have this size in bytes."""
+"""The total size in bytes that the results of an op in a replacement may always have."""
 
 LARGEST_GROWTH = 64
 """The maximum ratio, in bytes, of the results of an op to its operands, if the results exceed `FREE_BYTES`."""

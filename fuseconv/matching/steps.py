@@ -22,7 +22,7 @@ SCHEMA = 1
 """The version of plan.json."""
 
 Binding = dict[str, Any]
-"""The value of a pattern variable: an object with one key that tells its kind. One of {"node": name},
+"""The value of a pattern variable: an object whose only key names the kind of value. One of {"node": name},
 {"value": a JSON scalar}, {"items": [binding, ...]}, {"dtype": "f32"}, {"device": "cpu"}, {"layout": "strided"},
 {"memory_format": "preserve_format"} and {"number": "inf"}."""
 
@@ -126,7 +126,7 @@ Forms = Mapping[str, Form]
 """Maps the text of a region, which identifies its kind, to the form that was chosen; see regions.py."""
 
 NON_FINITE: Final = "non-finite"
-"""The name for `--allow` that accepts forms whose results differ where inputs are NaN or infinite, or overflow."""
+"""The `--allow` name for forms whose results may differ if inputs are NaN or infinite or if values overflow."""
 
 SEARCH: Final = "search"
 """The rule name that is recorded for the steps that replace a region with another form."""

@@ -20,7 +20,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
 SMALL = 1 << 20
-"""A computed constant may always have this size in bytes."""
+"""The size in bytes that a constant computed at conversion may always have."""
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Match]:

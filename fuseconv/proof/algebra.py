@@ -27,10 +27,11 @@ from fuseconv.proof.residues import Residues, moves_elements, of
 from fuseconv.proof.soundness import Pair
 
 DRAWS = 2
-"""The number of random points. With one point, the error probability is about 2**-29 for a program of degree 4."""
+"""The number of random points at which a program is evaluated. With one point, the error probability is about 2**-29
+for a program of degree 4."""
 
 NEAR = 1e-11
-"""The largest difference in float64 up to which expressions count as equal, relative to the largest element."""
+"""The maximum difference, relative to the largest element, at which results in float64 count as equal."""
 
 _REFERENCES: Mapping[Any, Any] = {op.overload: op.reference for op in OPS}
 

@@ -33,7 +33,7 @@ from fuseconv.proof.replay import replay
 from fuseconv.rulebook.rule import Rule
 
 ROUNDS = 20
-"""The maximum number of plans. Each plan excludes the matches that failed in the plans before it."""
+"""The maximum number of plans to compute. Each plan excludes the matches that failed in the plans before it."""
 
 
 def checked_plan(

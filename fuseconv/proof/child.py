@@ -68,7 +68,12 @@ class Child:
         return self._process.stdout
 
     def send(self, kind: str, rules: Sequence[Rule]) -> None:
-        """Sends a job: to check several rules for `loops`, or to check the `examples` of one rule."""
+        """Sends a job to the child.
+
+        Args:
+            kind: `loops` to check the rules for rewrite cycles, or `examples` to test their examples.
+            rules: the rules.
+        """
         self._rules = rules
         self._owed += 1
         self.deadline = time.monotonic() + 3 * self._seconds + (START if self._owed > 1 else 0)

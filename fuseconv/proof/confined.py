@@ -22,7 +22,7 @@ from fuseconv.rulebook.packs import op_files, require_trust
 from fuseconv.rulebook.rule import Rule
 
 WORTH_TWO_PROCESSES = 16
-"""The number of rules from which a second process is used. Starting a process takes as long as checking about ten
+"""The number of rules from which a second process is started. Starting a process takes as long as checking about ten
 rules."""
 
 
@@ -36,10 +36,14 @@ def check_rules(
         trust: `code` allows the rules to register custom ops.
         only: the names of the rules whose examples are tested. Default: all. The other checks cover all rules.
 
+    Returns:
+        One row per check, in the order of the rules. A rule without a `hit` example gives a row with the verdict
+        `wrong`, after the other rows.
+
     Raises:
         RuleError: a rule is malformed, its examples exceed the memory or time limit, or no rule has a name in `only`.
         RefusedError: the rules register ops, and their code is not trusted.
-        UpstreamError: the checker process does not start.
+        UpstreamError: the checker process does not start, or exits with an error.
     """
     rules = load_rules(path)
     chosen = tuple(named(name, rules) for name in dict.fromkeys(only)) if only else rules

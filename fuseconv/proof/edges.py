@@ -19,11 +19,11 @@ from torch.utils import _pytree as pytree
 from fuseconv.graph.nodes import facts_of, is_call
 
 NEAR = 64.0
-"""Literals up to this magnitude are near 0 and are combined with each other. Functions of greater numbers may overflow,
-which is tested separately."""
+"""Literals up to this magnitude count as near 0 and are combined with each other. Functions of larger numbers may
+overflow, so larger literals are tested separately, as `far edge`."""
 
 SMALL = 1e-3
-"""A literal up to this magnitude is assumed to be an epsilon that is added, or a lower bound."""
+"""A literal up to this magnitude is assumed to be an epsilon: an added number or a lower bound."""
 
 BEYOND_A_BYTE, LONGEST = 300, 2048
 """A size that does not fit in 8 bits, and the maximum size that is tested."""

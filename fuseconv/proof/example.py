@@ -29,7 +29,7 @@ MAX_SIZE = 64
 """The upper bound of every symbolic size."""
 
 _SIZES = (3, 5, 7, 11, 13)
-"""The values of the symbolic sizes of an example. They are distinct and differ from the sizes written in examples."""
+"""The values of the symbolic sizes of an example. They are distinct, and examples do not use them as static sizes."""
 
 _TENSOR = re.compile(r"^(?P<name>[A-Za-z_]\w*): (?P<parameter>parameter )?(?P<dtype>\w+)\[(?P<dims>[\w, ]*)\]$")
 _ASSERTION = "aten._assert_tensor_metadata.default"

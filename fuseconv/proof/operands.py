@@ -44,20 +44,20 @@ OVERFLOWING = frozenset({"far edge", "large", "shifted", "huge", "squares", "ove
 """The kinds of values that may overflow even in float64."""
 
 HUGE = 1e3
-"""A magnitude at which exp overflows in every dtype, in float64 only for some of the values."""
+"""The scale of `huge` values. exp overflows for them in every dtype; in float64, only for some of the values."""
 
 _SCALES = {"large": LARGE, "tiny": 1e-3, "zero": 0.0, "huge": HUGE}
 _POWERS = {"squares": 0.495, "overflowing": 0.6, "greatest": 0.999}
-"""Exponents. Values reach the largest number of a dtype raised to this power, so that sums of squares overflow for
-`squares`, squares for `overflowing`, and sums for `greatest`."""
+"""Maps kinds of values to exponents. The values reach the largest number of a dtype raised to the exponent: sums of
+squares overflow for `squares`, squares for `overflowing`, and sums for `greatest`."""
 
 _SPECIALS = (0.0, -0.0, 1.5, torch.inf, -torch.inf, torch.nan)
 """The values of `special` operands. For two operands, each pair of these values occurs at some element."""
 
 _SPECIAL = {"NaN": (torch.nan,), "infinite": (torch.inf, -torch.inf)}
 _RANGE = 9
-"""The upper bound of random integers. It is large enough for values to differ, and small enough for indices into the
-tensors of examples."""
+"""The exclusive upper bound of random integers. It is large enough for values to differ, and small enough that the
+values are valid indices into the tensors of examples."""
 
 
 ANY = Domain()

@@ -82,7 +82,7 @@ def compare_redrawn(
 
 
 COMPARISONS: Mapping[str, Callable[..., str]] = {"same": compare_graphs, "any": compare_redrawn}
-"""The function that compares a replacement with the matched ops, by the `draws` field of the rule."""
+"""Maps each value of a rule's `draws` field to the function that compares the replacement with the matched ops."""
 
 
 def _results(graph: Graph) -> Iterator[Any]:

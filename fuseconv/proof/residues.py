@@ -270,8 +270,8 @@ def _names(text: str) -> Sequence[str]:
 
 
 _MOVES = frozenset({"as_strided", "index_copy", "new_zeros", "tril", "triu", "zeros_like"})
-"""Further ops that only move elements. They also produce zeros, or elements of several operands or of memory beyond
-the operand."""
+"""Further ops that compute no new values. Besides moving elements, they produce zeros, take elements from several
+operands, or read memory beyond the operand."""
 
 _ONE = torch.tensor(1)
 

@@ -26,7 +26,7 @@ from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
 
 _SAME = {"same": "same numbers", "any": "same distribution"}
-"""The words that report a correct rule, by the rule's `draws` field."""
+"""Maps each value of a rule's `draws` field to the words that report a correct rule."""
 
 
 def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:

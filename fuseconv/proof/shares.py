@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 FALSE_ALARM = 1e-12
-"""The probability that one test rejects a correct mask. A match has about ten tests, so that fewer than one correct
-match in 1e10 is rejected. The seeds are fixed, so that such a match is always rejected."""
+"""The maximum probability that one test rejects a correct mask. A match has about ten tests, so that fewer than one
+correct match in 1e10 is rejected. The seeds are fixed, so that such a match is always rejected."""
 
 ENOUGH = 256
 """The expected number of dropped or kept elements, whichever are rarer, that a test needs."""

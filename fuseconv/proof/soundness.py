@@ -29,7 +29,7 @@ from fuseconv.proof.variants import MOST
 from fuseconv.rulebook.rule import Rule
 
 NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""The exceptions that tell that a variant is not a valid program. RuleTextError is a ValueError. GuardError and
+"""The exceptions that a variant raises if it is not a valid program. RuleTextError is a ValueError; GuardError and
 NotImplementedError are RuntimeErrors."""
 
 
@@ -169,10 +169,10 @@ EVERY = (
     Draw(1, "random", 20),
     Draw(5, "edge", 21),
 )
-"""The draws for an example, as written and in every dtype."""
+"""The sets of random operands for an example, as written and in every dtype."""
 
 MANY = Draw(40, "edge", 22)
-"""A draw with so many elements that every edge occurs."""
+"""A set of random operands with so many elements that every edge occurs."""
 
 
 def draws_of(pair: Pair, *, few: bool = False) -> Sequence[Draw]:

@@ -21,13 +21,13 @@ from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
 _FLOATING = ("f64", "f32", "f16", "bf16")
 _OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool", "i32", "u8"), "i32": ("i64",)}
 _WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
-"""The types of arguments that a schema stores as integers and for which other values crash."""
+"""The argument types that are integers in a schema but for which an arbitrary integer crashes the op."""
 
 MOST = 1 << 17
 """The maximum number of elements of a tensor when a size is large."""
 
 EQUAL = 4
-"""The value to which all sizes are set, to find rules that tell axes apart by their sizes."""
+"""The value to which all sizes are set, to find rules that distinguish axes only by their sizes."""
 
 
 def variants(text: Text) -> Iterator[tuple[str, Text]]:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 WIDTH = 120
-"""The maximum length of a line. A single text that is longer is not broken."""
+"""The maximum length of a line in columns. A single string that is longer is not broken."""
 
 _FILLED = ("where", "context", "hit", "miss", "program")
 """The fields whose conditions or program lines are packed several to a line."""

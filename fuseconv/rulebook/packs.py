@@ -19,7 +19,7 @@ _RUN: dict[Path, tuple[Path, ...]] = {}
 can be registered only once."""
 
 _LIBRARIES: dict[str, str] = {}
-"""Maps the name of each pack library loaded in this process to its sha256."""
+"""Maps the file name of each pack library loaded in this process to the library's SHA-256 hash."""
 
 _OURS = "libfuseconv_"
 

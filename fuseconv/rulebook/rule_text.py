@@ -26,7 +26,7 @@ from typing import TypeAlias
 from fuseconv.contract.dtypes import DTYPES
 
 MAX_LENGTH = 400
-"""The maximum length of a line in characters. It bounds the nesting, because `ast` is not designed for hostile text."""
+"""The maximum length of a line in characters. It limits the nesting, because `ast` is not safe for hostile text."""
 
 PRODUCT = "product"
 """The op of a pattern line that matches multiplications in any order: `product(TENSOR, ..., NUMBER, times=NUMBER)`."""
