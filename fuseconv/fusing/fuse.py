@@ -59,7 +59,7 @@ def fuse(
         The fused module. Its attribute `plan` lists the fusions and the near misses.
 
     Raises:
-        ParityError: the fused module does not compute what the model computes.
+        ParityError: an output, gradient or buffer of the fused module differs from the model's.
         RuleError: a rule file is invalid.
         UnsupportedError: the model cannot be captured.
         UsageError: the model rejects the inputs, or no op in the fused graph takes a `backend`.

@@ -1,4 +1,4 @@
-"""Detects rewrite cycles from the rules alone: rule A inserts what rule B matches, and B inserts what A matches."""
+"""Detects rewrite cycles without a model: rule A inserts ops that rule B matches, and B inserts ops that A matches."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def plan(
         device: `cpu` or `cuda`. Rules for other devices are skipped.
         targets: the targets to write. If a rule does not support all of them, its matches become misses.
         allow: the `allow` names of the rules that change numerical results and may be applied.
-        rejected: matches that must not be replaced, with the reasons.
+        rejected: maps each match that must not be replaced to its miss.
         forms: maps the text of a region to the form chosen for it, which replaces the region before the stage
             `structure`.
 
@@ -148,7 +148,7 @@ def run_stage(
         workspace: the graph, which is rewritten.
         stage: the stage.
         rules: the rules of the stage and their patterns.
-        rejected: matches that must not be replaced, with the reasons.
+        rejected: maps each match that must not be replaced to its miss.
         others: maps each rule whose matches must not be replaced, by name, to the reason.
 
     Yields:

@@ -52,7 +52,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
         the node that computes the value in the rewritten program.
 
     Raises:
-        RuleError: as in `rewrite`.
+        RuleError: a step is invalid; see `rewrite`.
     """
     workspace = Workspace(program.exported, trainable=program.trainable)
     refused: dict[int, Refused] = {}

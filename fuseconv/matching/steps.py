@@ -67,7 +67,7 @@ class Step:
         literals: pairs of a float of the program and the float of the rule that it matches, if they differ by more than
             the rounding error of the dtype. Omitted from plan.json if empty.
         apply: whether the step is executed. Edit plan.json and set it to false to disable the step.
-        choices: maps targets to what was measured for them. In a target that is not listed, the step is executed.
+        choices: maps targets to the measured choices. In a target that is not listed, the step is executed.
             Omitted from plan.json if empty.
     """
 

@@ -53,17 +53,18 @@ def checked_plan(
     Args:
         program: the captured program, which is not changed.
         rules: the rules. Their order breaks ties.
-        device: as in `plan`.
-        targets: as in `plan`.
-        allow: as in `plan`.
-        rejected: matches that are excluded from the start, with the reasons.
-        forms: as in `plan`.
+        device: `cpu` or `cuda`. Rules for other devices are skipped.
+        targets: the targets to write. If a rule does not support all of them, its matches become misses.
+        allow: the `allow` names of the rules that change numerical results and may be applied.
+        rejected: maps each match that must not be replaced to its miss.
+        forms: maps the text of a region to the form chosen for it.
 
     Returns:
         The plan. Its misses include the rejected matches with the measured errors.
 
     Raises:
-        RuleError: as in `plan`; or each new plan has matches that fail.
+        RuleError: a rule does not match the ops of this process, rules form a rewrite cycle, or each of `ROUNDS` plans
+            has new matches that fail.
         UnsupportedError: the program cannot run on its example inputs.
     """
     left = dict(rejected)

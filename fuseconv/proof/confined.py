@@ -85,7 +85,9 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[R
         One row per check, in the order of the rules.
 
     Raises:
-        RuleError: as in `check_rules`.
+        RuleError: an op is unknown, rules form a rewrite cycle, or an example is malformed or exceeds the memory or
+            time limit.
+        UpstreamError: a child exits with an error.
     """
     _run(every[:1], [("loops", rules)])
     return [

@@ -1,4 +1,4 @@
-"""Reads properties of operands for the functions of rules. The functions import torch, as those in predicates.py do."""
+"""Reads properties of operands for the functions of rules. As in predicates.py, each function imports torch itself."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
         self.at = at
 
     def words(self) -> tuple[str, str]:
-        """Returns what was expected and what was found."""
+        """Returns the texts `expected` and `found` as a pair."""
         return self.expected, self.found
 
 
