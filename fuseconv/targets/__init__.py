@@ -4,8 +4,8 @@ A target's module has the interface below and is listed in `TARGETS`.
 
 - `SPEC`: the properties of the target.
 - `check_machine(device)`: raises UnsupportedError or FileError if this machine cannot write the target.
-- `unsupported(program) -> reason | None`: returns a reason that is known before writing. For any other reason, `write`
-  raises UnsupportedError.
+- `unsupported(program) -> reason | None`: returns why the target cannot express the program, or None if no reason is
+  known before writing. `write` raises UnsupportedError for reasons that are found later.
 - `write(program, folder, context) -> path`: writes the artifact under `folder` and returns its relative path.
 - `load(path, device) -> runner`: loads the artifact. A runner takes positional tensors and returns a tuple of tensors.
 
@@ -49,13 +49,19 @@ def check_known(names: Iterable[str], option: str = "--target") -> None:
 
 
 def beside(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the targets whose artifacts share a folder, and so its files, with one of the named targets."""
+    """Returns the named targets and all targets whose artifacts are in the same folder as a named target's artifact."""
     folders = {spec_of(name).artifact.parent for name in names}
     return tuple(name for name, target in TARGETS.items() if target.SPEC.artifact.parent in folders)
 
 
 def move_weights(name: str, artifact: Path, store: Adopting, source: Path) -> None:
-    """Makes an artifact that was moved from another bundle refer to the weights of its new bundle.
+    """Updates an artifact that was moved from another bundle, so that it refers to the weights of its new bundle.
+
+    Args:
+        name: the name of the target.
+        artifact: the path of the artifact in its new bundle.
+        store: the weights of the new bundle.
+        source: the folder of the old bundle.
 
     Raises:
         FileError: a file cannot be written.

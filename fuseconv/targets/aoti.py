@@ -48,7 +48,8 @@ _DIGITS = 16
 """The length of the folder name of an unpacked package."""
 
 _IMPORTED = ("torch._inductor.compile_fx", "fuseconv.ops", "fuseconv.targets.c_shims", "fuseconv.weights.store")
-"""The modules that a compiling process imports. The imports would take half of its time if it ran them itself."""
+"""The modules that the server process imports before it forks. The imports would take half of a compiling process's
+time."""
 
 
 def check_machine(device: str) -> None:
@@ -62,12 +63,15 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns the reason why the program cannot be compiled, or None."""
+    """Returns why this machine cannot compile the program, or None if it can."""
     return missing(program.contract.device)
 
 
 def missing(device: str) -> str | None:
-    """Returns what AOTInductor lacks here: a C++ compiler, or Triton, which it needs for GPU kernels."""
+    """Describes the missing requirement of AOTInductor, or returns None if this machine meets all requirements.
+
+    AOTInductor needs a C++ compiler and, for a GPU, Triton.
+    """
     compiler = shlex.split(_compiler(os.environ))[0]
     if not shutil.which(compiler):
         return f"AOTInductor needs a C++ compiler, but {compiler} is not on the PATH"
@@ -79,7 +83,8 @@ def missing(device: str) -> str | None:
 def write(program: Program, folder: Path, context: Context) -> Path:
     """Compiles the program in a child process to `aoti/model.pt2` and returns that path relative to `folder`.
 
-    The compiler may run out of memory, abort, or cause an illegal access on the GPU without affecting the parent.
+    If the compiler runs out of memory, aborts, or causes an illegal memory access on the GPU, only the child process
+    fails.
 
     Raises:
         UpstreamError: the compiler failed (the error contains the end of its log), or its cache is damaged.
@@ -139,19 +144,19 @@ def check_complete(package: Path) -> None:
 def load(path: Path, device: str) -> Runner:
     """Loads the package that `write` wrote.
 
-    The op libraries that it calls must be loaded first. The machine code assumes contiguous and aligned memory without
-    checking it, so other inputs are copied.
+    The caller must first load the op libraries that the package calls. The machine code assumes that inputs are
+    contiguous and aligned and does not check this, so the runner copies all other inputs.
 
-    The package's own thread guard serializes calls and synchronizes the host with the GPU between two calls, which a
-    CUDA graph cannot capture. Therefore calls are serialized here.
+    The package's own thread guard would serialize calls, but it also synchronizes the host with the GPU between two
+    calls, which a CUDA graph cannot capture. Therefore a lock in the runner serializes calls instead.
     """
     import torch
 
     from fuseconv.targets.artifact import plain, release
     from fuseconv.weights.table import weights_of_artifact
 
-    # torch._inductor.aoti_load_package is not used: it compiles a program for each set of vector instructions, to
-    # compare the best set with the package's set in a warning, and its result parses the call's structure anew in every
+    # torch._inductor.aoti_load_package is not used, for two reasons. It compiles a program for each vector instruction
+    # set, only to warn if the package was compiled for another set. And its result flattens the arguments in every
     # call.
     package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
     if (weights := weights_of_artifact(path, device)) is not None:
@@ -174,9 +179,9 @@ def load(path: Path, device: str) -> Runner:
 def _unpack(package: Path) -> None:
     """Unpacks a package into a folder next to it, which is named after the hash of the package.
 
-    A process that has loaded a library does not open another library at the same path. The compiler names its library
-    after a part of the code, so a package of other code that replaces this package must be in a folder with another
-    name.
+    The dynamic loader does not reload a library whose path is already loaded. The compiler names the library after only
+    a part of the code, so a different package could contain a library of the same name. The hash gives each package its
+    own path.
 
     Raises:
         FileError: a file cannot be written.
@@ -192,16 +197,17 @@ def _unpack(package: Path) -> None:
 
 
 def _unpacked(package: Path) -> Path:
-    """Returns the folder of an unpacked package, or the package if this torch unpacks it at each load."""
+    """Returns the folder of an unpacked package, or the package itself if it has no folder or torch cannot load one."""
     folder = next((path for path in package.parent.iterdir() if path.is_dir()), package)
     release = tuple(map(int, version("torch").split(".")[:2]))
     return folder if release >= _READS_FOLDERS else package
 
 
 def _make_context() -> None:
-    """Creates the CUDA context for kernel launches, which a new thread lacks until it uses the CUDA runtime.
+    """Creates the CUDA context of the current thread, which kernel launches need.
 
-    A thread that is capturing a CUDA graph already has a context, and the query below would end its capture.
+    A new thread has no context until it calls the CUDA runtime. A thread that is capturing a CUDA graph already has a
+    context, and the query below would abort the capture.
     """
     import torch
 
@@ -210,9 +216,13 @@ def _make_context() -> None:
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Runs aoti_compile in a child process.
+    """Runs aoti_compile in a child process, and returns its exit status and its output.
 
     If the wait is interrupted, the child and its processes are killed.
+
+    Args:
+        arguments: the arguments of `aoti_compile.main`.
+        folder: the working directory of the child.
     """
     from fuseconv.ops import library
 
@@ -240,10 +250,14 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Returns the environment variables that select the system compiler, if the current one links libstdc++ statically.
+    """Returns CXX and CC for the system compiler if the current compiler links libstdc++ statically, else an empty dict.
 
-    A package that is linked in this way contains a second copy of libstdc++, and crashes when torch, which contains the
-    first copy, loads it.
+    A package with a statically linked libstdc++ crashes when it is loaded, because the process then contains two copies
+    of libstdc++: the package's and torch's.
+
+    Args:
+        environment: the environment variables, whose CXX is the current compiler. Default: g++.
+        folder: an existing folder, in which a small library is linked as a test.
     """
     probe = folder / "probe.so"
     command = [*shlex.split(_compiler(environment)), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(probe)]

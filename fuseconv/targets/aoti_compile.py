@@ -25,10 +25,10 @@ _COMMANDS = "\n// Compile cmd\n"
 
 
 def main(source: str, package: str, device: str, bundle: str, *op_files: str) -> None:
-    """Compiles an exported program.
+    """Compiles an exported program and writes the AOTInductor package.
 
     Args:
-        source: the path of the exported program. The table next to it lists the weights that it does not contain.
+        source: the path of the exported program. The table next to it lists the weights that the file does not contain.
         package: the path of the package to write.
         device: `cpu` or `cuda`.
         bundle: the folder of the bundle in which the weights are stored. Empty for a package that contains its weights.
@@ -62,10 +62,11 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
 
 
 def _settings() -> dict[str, Any]:
-    """Returns the settings that Inductor reads from the environment on import, which was before the fork.
+    """Returns the C++ compiler and the instruction-set check as Inductor settings.
 
-    By default, Inductor detects the CPU's vector instructions even for a GPU, compiles its headers for each instruction
-    set, and starts a Python process to load the result. The package is the same without these steps.
+    Inductor reads the compiler from the environment when it is imported, which happened before the fork. By default,
+    Inductor also tests which vector instructions the CPU supports, even for a GPU: it compiles its headers for each
+    instruction set, and starts a Python process to load the result. The package is the same without this test.
     """
     return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, os.environ.get("CXX") or "g++")}
 
@@ -92,10 +93,11 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
 
 
 def _without_commands(file: Path, folder: Path) -> str:
-    """Returns a file for the package, which is a copy without the compile command if it is a C++ source.
+    """Copies a C++ source without its compile command, and returns the path of the copy; returns other files unchanged.
 
-    After Inductor has compiled a source, it appends the command, with the paths of this machine, to the source in its
-    cache. The next package of the same code would contain the command, unlike the first package.
+    After Inductor has compiled a source, it appends the compile command, with paths of this machine, to the source in
+    its cache. Without this function, a second package of the same code would contain the command and differ from the
+    first.
     """
     if file.suffix != ".cpp":
         return str(file)

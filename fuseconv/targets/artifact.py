@@ -1,4 +1,4 @@
-"""Helpers for artifacts: contiguous memory, -0.0 as a constant, saving files, and weights stored elsewhere."""
+"""Helpers for writing and loading artifacts: dense inputs, a check for -0.0, file writes, and weights stored elsewhere."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ALIGNMENT = 16
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor in contiguous, aligned memory without lazy conjugation or negation.
+    """Returns a tensor as it is if its memory is contiguous, aligned and holds its actual values, else a copy that is.
 
-    Code that reads memory by address sees neither strides nor the lazy conjugation and negation of `torch.conj`.
+    Compiled code reads memory by address, so it ignores strides and the lazy conjugation and negation of `torch.conj`.
     """
     if tensor.is_neg() or tensor.is_conj():
         return tensor.clone(memory_format=torch.contiguous_format)
@@ -33,9 +33,9 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negative_zero(program: Program) -> str | None:
-    """Describes a node that is called with -0.0, if any.
+    """Describes the first node that has the constant -0.0 as an argument, or returns None if there is no such node.
 
-    Formats that merge equal constants would turn it into 0.0.
+    A format that merges equal constants may replace -0.0 with 0.0, because the two compare equal.
     """
     for module in program.exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
@@ -59,12 +59,17 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Sets the weights of a module that was loaded from an artifact without them.
+    """Sets the weights of a module whose artifact contains only placeholders for them.
 
     The weights are not copied.
 
+    Args:
+        module: the loaded module.
+        weights: the weights by their names in the module.
+        path: the path of the artifact, for the error.
+
     Raises:
-        RefusedError: the weights do not fit the artifact.
+        RefusedError: the module has no weight of a given name, or a shape differs.
     """
     try:
         surplus = module.load_state_dict(dict(weights), strict=False, assign=True).unexpected_keys
@@ -76,10 +81,10 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 
 def release(tensors: Iterable[torch.Tensor]) -> None:
-    """Frees the memory of tensors, even if other objects hold the tensors.
+    """Replaces the storage of tensors with empty storage, so that memory is freed even while the tensors are referenced.
 
-    Other views of the memory stay valid. A finalizer may call this at any time, even while torch.export traces another
-    model. The modes of this trace must not see the ops.
+    Memory that other views use is not freed. A finalizer may call this function at any time, even while torch.export
+    traces another model. Therefore the ops bypass all active dispatch modes.
     """
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         for tensor in tensors:
@@ -90,10 +95,10 @@ def release(tensors: Iterable[torch.Tensor]) -> None:
 
 @contextmanager
 def saved(path: Path) -> Iterator[IO[bytes]]:
-    """Opens `path` for one of torch's save functions and creates its folder.
+    """Creates the folder of `path`, and yields a writable binary file for one of torch's save functions.
 
-    A save function in C++ aborts the process if a write fails, for example on a full disk. Therefore it gets a file
-    whose writes always succeed; the first error is recorded and raised at the end.
+    torch's C++ save functions abort the process if a write fails, for example on a full disk. Therefore the yielded
+    file never reports a failed write. It records the first error, which is raised when the block ends.
 
     Raises:
         FileError: a write failed.

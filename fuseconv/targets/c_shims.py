@@ -1,10 +1,10 @@
-"""Declares the ops of fuseconv as C functions for AOTInductor packages.
+"""Declares the ops of fuseconv as C functions, which AOTInductor packages call directly.
 
-Without them, a package calls an op through the proxy executor, which boxes the arguments and goes through the
-dispatcher. This takes several microseconds of host time per call. See docs/adr/0009-c-shims.md.
+Without these declarations, a package calls an op through the proxy executor, which boxes the arguments and goes through
+the dispatcher. This takes several microseconds of host time per call. See docs/adr/0009-c-shims.md.
 
-The package finds the op library by name among the loaded libraries, and asks it once for each op. It therefore uses the
-same copy that registered the op with torch.
+The package finds the op library by name among the loaded libraries, and looks each op up once. It therefore uses the
+copy of the library that registered the op with torch.
 """
 
 from __future__ import annotations
@@ -40,10 +40,14 @@ _TYPES = {
 
 
 def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dict[str, Any]:
-    """Returns the settings with which a package for `device` ("cpu" or "cuda") calls fuseconv ops by C functions.
+    """Returns the Inductor settings with which a package calls fuseconv ops as C functions.
 
-    Returns an empty dict for a program that calls none of them, whose package does not need the op library. The linker
-    must find the libraries in `library.FOLDER`.
+    Returns an empty dict for a program that calls no fuseconv op, because its package does not need the op library. The
+    linker must search `library.FOLDER` for the libraries.
+
+    Args:
+        exported: the program to compile.
+        device: `cpu` or `cuda`.
     """
     called = {
         node.target
@@ -65,7 +69,7 @@ def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dic
 
 
 def declarations(schema: torch.FunctionSchema, device: str) -> list[str]:
-    """Returns the declarations that precede a package's code: the lookup function and the function of one op.
+    """Returns C++ code that a package needs to call one op: the declaration of the lookup function, and the op's shim.
 
     Raises:
         KeyError: an argument has a type that no op of fuseconv uses.

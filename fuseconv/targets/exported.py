@@ -51,12 +51,19 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def save(exported: ExportedProgram, path: Path, table: Table | None = None, others: Collection[str] = ()) -> None:
-    """Writes an archive without `others` and the weights in `table`.
+    """Writes an archive that contains all weights except those in `table` and `others`.
 
     The table is written next to the archive. In place of each omitted weight, the archive contains one element, which
     is NaN if the dtype supports NaN, expanded to the shape of the weight.
     `module.load_state_dict(weights, assign=True)` sets the weights. Omitted constants become buffers, because a state
     dict contains no constants.
+
+    Args:
+        exported: the program.
+        path: the path of the archive.
+        table: the weights that are stored outside the archive. None for an archive that contains all weights; then
+            `others` is ignored.
+        others: the names of other weights to omit.
 
     Raises:
         FileError: a file cannot be written.
@@ -83,8 +90,8 @@ def save(exported: ExportedProgram, path: Path, table: Table | None = None, othe
 def load(path: Path, device: str) -> Runner:
     """Loads the archive that `write` wrote.
 
-    The op libraries that it calls must be loaded first. The guards of torch.export are removed, because the contract
-    makes the same checks on every call.
+    The caller must first load the op libraries that the program calls. The guards of torch.export are removed, because
+    every call is checked against the contract, which makes the same checks.
     """
     import torch
 
@@ -102,6 +109,7 @@ def load(path: Path, device: str) -> Runner:
         result: tuple[torch.Tensor, ...] = module(*inputs)
         return result
 
-    # The module is part of reference cycles, which Python may collect long after the memory is needed elsewhere.
+    # The module is part of reference cycles, which Python may collect late. Its memory is released when the runner is
+    # deleted.
     weakref.finalize(run, release, [*module.parameters(), *module.buffers()]).atexit = False
     return run

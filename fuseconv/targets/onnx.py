@@ -26,7 +26,10 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns the reason why ONNX is not possible: no ONNX Runtime, complex inputs or outputs, or a constant -0.0."""
+    """Returns why the program cannot be written as ONNX, or None if no reason is known.
+
+    The reasons are a missing ONNX Runtime, a complex input or output, and the constant -0.0.
+    """
     from fuseconv.targets.artifact import negative_zero
 
     if find_spec("onnxruntime") is None:
@@ -43,9 +46,10 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `model.onnx`, with its weights next to it or in the store, and returns the path relative to `folder`.
+    """Writes `model.onnx`, with its weights next to it or in the store, and returns its path relative to `folder`.
 
-    The model is in the folder of the bundle, because ONNX Runtime reads weights only from the folder of the model.
+    The model is written to the top folder of the bundle, because ONNX Runtime reads weights only from the model's
+    folder and its subfolders.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator, or ONNX Runtime has no kernel for an operator in this dtype.
@@ -63,10 +67,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 def load(path: Path, device: str) -> Runner:
     """Loads the model that `write` wrote into ONNX Runtime.
 
-    Tensors are passed without a copy.
+    Contiguous, aligned tensors are passed without a copy.
 
     Raises:
-        RefusedError: the weights are outside the folder of the model, or truncated.
+        RefusedError: the weights are outside the weights folder, or truncated.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
     from fuseconv.targets.onnx_session import check_external_data, open_session, runner

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
-    """Avoids log(sigmoid(x)), which is -inf where the sigmoid underflows."""
+    """Computes min(x, 0) - log1p(exp(-|x|)), because log(sigmoid(x)) is -inf where the sigmoid underflows."""
     return torch.minimum(x, torch.zeros_like(x)) - torch.log1p(torch.exp(-x.abs()))
 
 
@@ -32,7 +32,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """Multiplies the first half of an axis by the sigmoid of the second, for the same reason as sigmoid."""
+    """Computes first half / (1 + exp(-second half)) along `dim`, for the same reason as sigmoid."""
     left, right = x.chunk(2, dim)
     return left / (1 + torch.exp(-right)) if _is_f32(x) else NotImplemented
 
@@ -42,12 +42,12 @@ def _is_f32(x: Tensor) -> bool:
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """Computes log(exp(a) + exp(b)) without the exponential of the larger operand."""
+    """Computes log(exp(a) + exp(b)) as max + log1p(exp(-|a - b|)), which does not overflow."""
     return _log_add(a, b, torch.exp, 1.0)
 
 
 def logaddexp2(a: Tensor, b: Tensor) -> Tensor:
-    """Computes log2(2**a + 2**b) without the power of the larger operand."""
+    """Computes log2(2**a + 2**b) as max + log2(1 + 2**-|a - b|), which does not overflow."""
     return _log_add(a, b, torch.exp2, 1 / math.log(2))
 
 
@@ -72,7 +72,7 @@ def atan2(y: Tensor, x: Tensor) -> Tensor:
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:
-    """Computes the length of (a, b) without a square that overflows."""
+    """Computes sqrt(a**2 + b**2) as max * sqrt(1 + (min / max)**2), which does not overflow in the squares."""
     a, b = a.abs(), b.abs()
     larger, smaller = torch.maximum(a, b), torch.minimum(a, b)
     ratio = torch.where((larger == 0) | torch.isinf(larger), torch.zeros_like(larger), smaller / larger)
@@ -80,15 +80,12 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_negative(x: Tensor) -> Tensor:
-    """Returns whether a number is negative, including -0.0."""
+    """Returns elementwise whether a number is negative or -0.0; False for NaN."""
     return torch.where(x == 0, torch.reciprocal(x) < 0, x < 0)
 
 
 def signbit(x: Tensor) -> Tensor:
-    """Returns whether a number has a minus sign.
-
-    The sign of NaN is ignored.
-    """
+    """Returns elementwise whether the sign bit is set; False for every NaN, whatever its sign bit."""
     return _is_negative(x) if x.dtype.is_floating_point else x < 0
 
 
@@ -109,7 +106,10 @@ def fmin(a: Tensor, b: Tensor) -> Tensor:
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """Returns the exact remainder of floats, with the sign of the divisor. a - b * floor(a / b) rounds three times."""
+    """Returns the exact remainder of floats, with the sign of the divisor.
+
+    The formula a - b * floor(a / b) would round three times.
+    """
     if not _is_floating(a, b):
         return NotImplemented
     a, b = _tensors(a, b)
@@ -118,7 +118,10 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def floor_divide(a: Any, b: Any) -> Any:
-    """Computes the quotient of floats from the exact remainder: floor(a / b) is too large if a / b rounds up."""
+    """Computes the floored quotient of floats from the exact remainder.
+
+    floor(a / b) is too large by one if a / b is rounded up to an integer.
+    """
     if not _is_floating(a, b):
         return NotImplemented if isinstance(b, Tensor) else aten.floor_divide.default(*_tensors(a, b))
     a, b = _tensors(a, b)
@@ -131,7 +134,10 @@ def floor_divide(a: Any, b: Any) -> Any:
 
 
 def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """Handles rounding_mode: `floor` is floor_divide; `trunc` corrects an inexact negative integer quotient by one."""
+    """Divides with a rounding mode: `floor` or `trunc` for integers, `floor` for floats.
+
+    For `trunc`, adds one to the floored quotient of integers if the quotient is negative and not exact.
+    """
     if _is_floating(a, b):
         return floor_divide(a, b) if rounding_mode == "floor" else NotImplemented
     if rounding_mode is None:
@@ -149,7 +155,7 @@ def shift_left(a: Tensor, b: Any) -> Any:
 
 
 def shift_right(a: Tensor, b: Any) -> Any:
-    """Divides by a power of two and rounds down, as an arithmetic shift does."""
+    """Divides by a power of two and rounds down, because ONNX can shift only unsigned integers."""
     return torch.div(a, _power_of_two(a, b), rounding_mode="floor")
 
 
@@ -165,17 +171,17 @@ def relu(x: Tensor) -> Any:
 
 
 def log10(x: Tensor) -> Any:
-    """Avoids the exporter's division of float64 by a float32 constant."""
+    """Computes log10 of float64 as log(x) / log(10), because the exporter's constant for log(10) is float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(10)
 
 
 def log2(x: Tensor) -> Any:
-    """Avoids a float32 constant, as in log10."""
+    """Computes log2 of float64 with a float64 constant, because the exporter's constant is float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(2)
 
 
 def sinc(x: Tensor) -> Any:
-    """Avoids the exporter's float32 pi, as in log10."""
+    """Computes sinc of float64 with pi in float64, because the exporter's pi is float32."""
     if x.dtype != torch.float64:
         return NotImplemented
     angle = x * math.pi
@@ -183,34 +189,34 @@ def sinc(x: Tensor) -> Any:
 
 
 def rad2deg(x: Tensor) -> Any:
-    """Avoids a float32 constant, as in log10."""
+    """Converts float64 radians with a float64 factor, because the exporter's factor is float32."""
     return NotImplemented if x.dtype != torch.float64 else x * (180 / math.pi)
 
 
 def deg2rad(x: Tensor) -> Any:
-    """Avoids a float32 constant, as in log10."""
+    """Converts float64 degrees with a float64 factor, because the exporter's factor is float32."""
     return NotImplemented if x.dtype != torch.float64 else x * (math.pi / 180)
 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Any:
-    """Avoids float32 constants in the tanh approximation, as in log10."""
+    """Computes the tanh approximation for float64 with float64 constants, because the exporter's are float32."""
     if x.dtype != torch.float64 or approximate != "tanh":
         return NotImplemented
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Avoids Gemm, whose factors are float32."""
+    """Computes beta * x + alpha * (a @ b) for float64 without Gemm, whose alpha and beta are float32."""
     return NotImplemented if x.dtype != torch.float64 or (beta, alpha) == (1, 1) else beta * x + alpha * (a @ b)
 
 
 def celu(x: Tensor, alpha: Any = 1.0) -> Any:
-    """Avoids the exporter, which computes float64 in float32."""
+    """Computes celu of float64 in float64, because the exporter computes it in float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
 
 
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
-    """Avoids the exporter, which computes in float32 if the step is a float."""
+    """Computes a float64 range in float64, because the exporter computes in float32 if the step is a float."""
     numbers = (start, end, step)
     if dtype != torch.float64 or not all(isinstance(one, int | float) for one in numbers):
         return NotImplemented
@@ -219,7 +225,7 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = N
 
 
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """Adds booleans, which ONNX does not support."""
+    """Adds booleans with logical ops, because ONNX's Add does not accept bool."""
     if torch.result_type(a, b) != torch.bool:
         return NotImplemented
     a, b = _tensors(a, b)
@@ -227,7 +233,7 @@ def add(a: Any, b: Any, alpha: Any = 1) -> Any:
 
 
 def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
-    """Subtracts an integer tensor from a float, for which the exporter has no type promotion."""
+    """Computes other - alpha * x in the promoted dtype if it differs from x's, because the exporter does not promote."""
     if torch.result_type(x, other) == x.dtype:
         return NotImplemented
     first, second = _tensors(other, x)
@@ -235,7 +241,7 @@ def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:
-    """Selects between booleans, which ONNX Runtime does not support."""
+    """Selects between booleans with logical ops, because ONNX Runtime's Where does not support bool."""
     if torch.result_type(a, b) != torch.bool:
         return NotImplemented
     a, b = _tensors(a, b)
@@ -243,7 +249,7 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
-    """Selects between booleans, which ONNX Runtime does not support."""
+    """Fills booleans with logical ops, because ONNX Runtime's Where does not support bool."""
     return NotImplemented if x.dtype != torch.bool else (mask & bool(value)) | (~mask & x)
 
 
@@ -252,7 +258,7 @@ def _is_floating(*operands: Any) -> bool:
 
 
 def _tensors(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Returns numbers as tensors in the dtype in which the op computes."""
+    """Returns both operands as tensors in their promoted dtype."""
     dtype = torch.result_type(a, b)
     a, b = (one.to(dtype) if isinstance(one, Tensor) else torch.full((), one, dtype=dtype) for one in (a, b))
     return a, b

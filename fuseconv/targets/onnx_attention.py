@@ -1,7 +1,7 @@
-"""Translates attention to ONNX with the results of PyTorch: a query that sees no key gives zeros.
+"""Translates attention to ONNX so that a fully masked query gives zeros, as in PyTorch.
 
-In PyTorch's attention, the softmax of a row of -inf is 0; in ONNX, it is NaN. The exporter's translation avoids NaN by
-masking with the lowest finite number, which gives such a query the mean of all values.
+In PyTorch's attention, the softmax of a row of -inf is 0; in ONNX, it is NaN. The exporter avoids the NaN by masking
+with the lowest finite number, so that a fully masked query gives the mean of all values.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def scaled_dot_product_attention(
 
 
 def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
-    """Multiplies matrices.
+    """Returns the product [..., heads, m, n] of matrices whose right operand is shared by groups of adjacent heads.
 
-    Heads that share a key or value head become rows of one matrix, so nothing is copied.
+    The rows of all heads that share a key or value head form one matrix, so that the shared operand is not copied.
 
     Args:
         query: its shape gives the number of heads.
@@ -71,9 +71,9 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
 
 
 def _product(query: Any, left: Any, right: Any) -> Any:
-    """Multiplies matrices.
+    """Returns the matrix product of `left` and `right`.
 
-    For float64, avoids MatMul, into which ONNX Runtime would fuse the scale in float32.
+    For float64 it uses Einsum, because ONNX Runtime would fuse the scale into a MatMul as float32.
     """
     return op.Einsum(left, right, equation=PRODUCT) if query.dtype == ir.DataType.DOUBLE else op.MatMul(left, right)
 
@@ -103,17 +103,19 @@ def _causal_mask(query: Any, key: Any) -> Any:
 
 
 def _comparable(dtype: ir.DataType) -> ir.DataType:
-    """Returns float32 for bfloat16, which ONNX Runtime on CUDA can multiply but neither compare nor select.
+    """Returns the dtype in which a mask is applied: float32 for bfloat16, otherwise the given dtype.
 
-    ONNX Runtime's sources list its kernels in docs/OperatorKernels.md.
+    On CUDA, ONNX Runtime has bfloat16 kernels for products, but not for comparisons and selections. Its sources list
+    the kernels in docs/OperatorKernels.md.
     """
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
 def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
-    """Computes softmax of scores + mask, with 0 where a whole row is -inf.
+    """Returns softmax(scores + mask) over the last axis, with 0 wherever scores + mask is -inf.
 
-    A NaN or +inf in a row gives NaN at its own position and so in the entire output of that query, as in PyTorch.
+    Therefore a row that is entirely -inf gives 0, not NaN. A NaN or +inf in a row gives NaN at its own position, and
+    thus in the entire output of its query, as in PyTorch.
 
     Args:
         scores: [..., heads, queries, keys].

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 
 def count_axes_from_the_first(nodes: Iterable[ir.Node]) -> None:
-    """Replaces negative axes of reductions with non-negative ones."""
+    """Replaces negative axes with non-negative axes in Reduce*, ArgMax and ArgMin nodes whose input rank is known."""
     for node in list(nodes):
         if node.domain or not node.op_type.startswith(("Reduce", "Arg")) or node.inputs[0] is None:
             continue

@@ -1,7 +1,8 @@
-"""Corrects matrix products in ONNX whose summed axis may be empty.
+"""Corrects ONNX matrix products whose inner (summed) axis may have size 0.
 
-ONNX Runtime fuses a Transpose into the product that uses it, as FusedMatMul. For batches, that kernel leaves the result
-uninitialized if the summed axis has size 0, or crashes the process (SIGFPE). This was seen in version 1.31 on a CPU.
+ONNX Runtime fuses a Transpose into the MatMul that uses it, as FusedMatMul. If the inner axis has size 0, the batched
+FusedMatMul kernel leaves the result uninitialized or crashes the process (SIGFPE). This was seen in version 1.31 on a
+CPU.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 def widen_empty_sums(model: ir.Model, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> None:
-    """Appends a zero column and a zero row to the operands of these products, so that no sum is empty.
+    """Pads the inner axis of both operands with one zero in every MatMul that has a transposed operand.
+
+    The padding does not change the result. A MatMul whose inner axis is never empty is left unchanged.
 
     Args:
         model: the model, which is changed in place.
-        ranges: maps each symbol in the shapes of the model to its range.
+        ranges: maps each symbol in the shapes of the model to its range of sizes.
     """
     named = {str(symbol): (symbol, bounds) for symbol, bounds in ranges.items()}
     for node in list(model.graph.all_nodes()):
@@ -52,7 +55,7 @@ def _may_be_empty(size: int | ir.SymbolicDim, named: Mapping[str, tuple[sympy.Sy
 
 
 def _append_zeros(node: ir.Node, operand: int, axis: int) -> None:
-    """Appends a slice of zeros to an operand along an axis."""
+    """Inserts a Pad node that appends one slice of zeros to an operand of `node` along an axis."""
     value = node.inputs[operand]
     assert value is not None
     assert value.shape is not None
