@@ -19,27 +19,32 @@ LIBRARIES = "lib"
 """The folder of the op libraries."""
 
 SIGNATURE = "model.sig"
-"""The signature of a bundle. The manifest does not list this file, because the signature covers the manifest."""
+"""The name of the signature file. The manifest does not list this file, because the signature covers the manifest."""
 
 AGAIN = "convert the model again, or copy the bundle again"
 
 
 class File(Strict):
-    """The size and sha256 of a file."""
+    """The size and hash of a file.
+
+    Attributes:
+        sha256: the sha256 as hexadecimal digits. Empty for an empty folder.
+        size: the size in bytes.
+    """
 
     sha256: str
     size: int
 
 
 def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] = ()) -> dict[str, File]:
-    """Hashes every file in a folder except the known files, on all cores.
+    """Returns the size and hash of every file in a folder, by its path relative to the folder.
 
-    An empty folder counts as a file.
+    The files are hashed on all cores. An empty folder counts as a file.
 
     Args:
         folder: the folder.
-        known: files whose hashes are known, by name. They are not hashed again.
-        without: files and folders to skip.
+        known: maps the relative path of each file whose hash is known to the result. These files are not hashed.
+        without: the paths of files and folders to skip.
 
     Raises:
         OSError: a file cannot be read.
@@ -52,9 +57,10 @@ def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] =
 
 
 def measure_file(path: Path) -> File:
-    """Returns the size and hash of a file.
+    """Returns the size and hash of a file; for a folder, which must be empty, size 0 and an empty hash.
 
-    An empty folder has size 0 and no hash. Raises OSError.
+    Raises:
+        OSError: the file cannot be read.
     """
     if path.is_dir():
         return File(sha256="", size=0)
@@ -63,10 +69,15 @@ def measure_file(path: Path) -> File:
 
 
 def compare(folder: Path, expected: Mapping[str, File], found: Mapping[str, File]) -> None:
-    """Checks that a folder contains exactly the files that its manifest lists.
+    """Checks that the files found in a folder are exactly the files that its manifest lists.
+
+    Args:
+        folder: the folder, for the error.
+        expected: the files in the manifest, by relative path.
+        found: the files in the folder, by relative path.
 
     Raises:
-        RefusedError: a file is missing, damaged or unexpected. The error names it.
+        RefusedError: a file is missing, damaged or unexpected. The error names the file.
     """
     for name, file in expected.items():
         if name not in found:
@@ -83,7 +94,11 @@ def compare(folder: Path, expected: Mapping[str, File], found: Mapping[str, File
 
 
 def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[Path]:
-    """Yields every file and every empty folder."""
+    """Yields the path of every file and every empty folder.
+
+    Raises:
+        RefusedError: an entry is a symbolic link, or neither a regular file nor a folder.
+    """
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     for entry in entries:
         path = Path(entry.path)

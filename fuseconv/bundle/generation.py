@@ -1,4 +1,4 @@
-"""How the methods of a bundle generate tokens: the facts that the loop needs besides the contracts."""
+"""The settings with which a bundle's methods generate tokens, in addition to the methods' contracts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fuseconv.bundle.sealed_text import Strict
 
 
 class Generation(Strict):
-    """The facts about a model that `generate` needs to call its methods.
+    """The generation settings of a model, which `generate` reads.
 
     Attributes:
         cache_length: the capacity of the key-value cache in tokens.
-        eos: the tokens that end a sequence.
-        pad: the token that fills a sequence after its end.
-        start: the tokens with which a decoder starts after an encoder. Empty for a decoder-only model.
-        suppress: tokens that are never generated.
-        suppress_first: tokens that are never generated as the first token.
+        eos: the ids of the tokens that end a sequence.
+        pad: the id of the token that fills a sequence after its end.
+        start: the ids of the decoder's first tokens in an encoder-decoder model. Empty for a decoder-only model.
+        suppress: the ids of tokens that are never generated.
+        suppress_first: the ids of tokens that are never generated as the first token.
     """
 
     cache_length: int

@@ -1,4 +1,4 @@
-"""How a conversion was invoked, as the manifest records it.
+"""The record of a conversion's command line in the manifest.
 
 Nothing here imports torch.
 """
@@ -9,13 +9,13 @@ from fuseconv.bundle.sealed_text import Strict
 
 
 class Invocation(Strict):
-    """How a conversion was invoked.
+    """The command line of a conversion, and the Git commit at which it ran.
 
     Attributes:
         command: the words of the command, including the options from pyproject.toml. Paths are reduced to their last
             part. Options that change nothing in the bundle, such as `-o`, are left out.
-        revision: the commit that was checked out in the folder where the command ran. None if Git knows no commit
-            there. Uncommitted changes do not affect it; the source and the rules have their own hashes.
+        revision: the commit that was checked out in the folder where the command ran. None if Git finds no commit
+            there. It does not show uncommitted changes; the source and the rules have their own hashes.
     """
 
     command: list[str]

@@ -1,4 +1,4 @@
-"""Makes copies of a bundle that share its files."""
+"""Copies a bundle with hard links, so that the copy shares the files of the original."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from fuseconv.bundle.files import SIGNATURE
 
 
 def link(folder: Path, staging: Path) -> None:
-    """Fills a folder with the files of another folder, as hard links where the file system supports them.
+    """Copies all files of a bundle to another folder, as hard links where the file system supports them.
 
-    The signature is left out, because it would not be valid for what the copy will become.
+    The signature is left out, because it will not be valid once the copy has been changed.
+
+    Args:
+        folder: the bundle.
+        staging: the folder to fill. It may exist.
     """
 
     def copy(source: str, destination: str) -> None:

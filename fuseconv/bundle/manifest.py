@@ -32,12 +32,12 @@ from fuseconv.untrusted.files import check_text, check_unshared, is_plain, read_
 
 PLAN = "plan.json"
 REFERENCE = "reference.safetensors"
-"""The inputs and outputs of every case: `0/input/x`, `0/original/y`."""
+"""The file with the inputs and the original's outputs of every case, under keys such as `0/input/x`, `0/original/y`."""
 
 ONNX = "onnx"
-"""The folder of the files that only ONNX models use.
+"""The folder of weights that only ONNX models use.
 
-The models themselves are next to this folder, because there ONNX Runtime lets them refer to `WEIGHTS`."""
+The models themselves are next to this folder, because a model can refer to `WEIGHTS` only if both are in one folder."""
 
 SUFFIX = ".fuseconv"
 
@@ -52,9 +52,14 @@ def _contract(value: Any) -> Contract:
 
 
 class Source(Strict):
-    """The source of a conversion: its format, its hash, and the dtype given with `--dtype`, if any.
+    """The source of a conversion.
 
-    `original` says what the bundle was verified against: the module itself, or the program of an archive.
+    Attributes:
+        form: the format of the source, such as `pt2` or `huggingface`.
+        sha256: the hash of the source file or folder.
+        dtype: the dtype given with `--dtype`, as a short name. None if it was not given.
+        original: what the bundle was verified against: `module` (the module itself) or `archive` (the program of an
+            archive). None in older manifests.
     """
 
     form: str
@@ -69,7 +74,13 @@ class Source(Strict):
 
 
 class RuleUse(Strict):
-    """A rule that was applied, the hash of its text, and the number of times it was applied."""
+    """A rule that was applied.
+
+    Attributes:
+        name: the name of the rule.
+        sha256: the hash of the rule's text.
+        count: the number of times the rule was applied.
+    """
 
     name: str
     sha256: str
@@ -92,15 +103,15 @@ class LeftOut(Strict):
 
 
 class Limit(Strict):
-    """An output that a runtime computes differently for NaN, infinities or the limits of a dtype.
+    """A difference between a target's runtime and PyTorch for NaN, infinities or the limits of a dtype.
 
-    The unfused model exported to that target behaves the same way.
+    The unfused model shows the same difference on that target, so the difference does not come from fusion.
 
     Attributes:
-        target: the target whose runtime behaves this way.
+        target: the name of the target.
         case: the name of the case.
-        output: the output that differs.
-        reason: how it differs.
+        output: the name of the output that differs.
+        reason: a description of the difference.
     """
 
     target: str
@@ -112,7 +123,16 @@ class Limit(Strict):
 class Environment(Strict):
     """The machine and the versions with which the bundle was made.
 
-    `gpu` is a compute capability (`9.0`), and `cpu` is torch's name for an instruction set.
+    Attributes:
+        python: the version of Python.
+        platform: the operating system.
+        machine: the architecture of the CPU.
+        cpu: the instruction set of the CPU, as torch names it.
+        torch: the version of torch.
+        onnx: the version of onnx.
+        onnxruntime: the version of ONNX Runtime. None if it is not installed.
+        cuda: the version of CUDA. None without CUDA.
+        gpu: the compute capability of the GPU, such as `9.0`. None without a GPU.
     """
 
     python: str
@@ -134,11 +154,11 @@ class Manifest(SealedText):
         schema_version: the version of this schema: 2. In bundles of version 1, every artifact contains its weights.
         fuseconv: the version that wrote the bundle.
         source: the original model.
-        contract: inputs, outputs and device.
+        contract: the inputs, outputs and device.
         dtype: the dtype of the weights, as a short name.
-        targets: the artifact of each target, by its path in the bundle.
+        targets: maps the name of each target to the path of its artifact, relative to the bundle.
         rules: the rules that were applied.
-        libraries: the op libraries, in the order in which they must be loaded.
+        libraries: the paths of the op libraries, relative to the bundle, in the order in which they must be loaded.
         environment: the machine on which the bundle was made.
         tolerances: the tolerance table used for the parity rows.
         parity: one row per target, case and output.
@@ -147,7 +167,7 @@ class Manifest(SealedText):
         limits: the failing rows that are limitations of a target's runtime. Omitted from the file if empty.
         invocation: how `fuseconv convert` was called. Omitted from the file if the conversion was called from Python.
         tuned: the times of the targets, if they were measured at conversion. Omitted from the file if they were not.
-        files: every file except the manifest and the signature.
+        files: maps the relative path of every file except the manifest and the signature to its size and hash.
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
@@ -178,7 +198,7 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
     Args:
         folder: the bundle.
         manifest: the manifest without the hashes.
-        known: the files of an earlier seal, if no file has been written since. They are not hashed again.
+        known: the `files` of an earlier manifest whose files have not changed since. These files are not hashed again.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -190,7 +210,7 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
 
 
 def _unlisted(folder: Path) -> tuple[Path, ...]:
-    """Returns the files that the manifest of a bundle does not list."""
+    """Returns the paths of the files that a bundle's manifest does not list: the manifest itself and the signature."""
     return folder / MANIFEST, folder / SIGNATURE
 
 
@@ -213,7 +233,7 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
 
     Args:
         folder: the bundle.
-        shared: whether to check the weights that a method shares with other methods too, if the bundle is a method.
+        shared: whether to also check the weights file that a method shares with other methods, if `folder` is a method.
 
     Raises:
         UsageError: the folder does not exist, or it is a bundle of several methods.
@@ -234,7 +254,7 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest without checking any other file.
 
-    This is enough for a folder that was just sealed or opened.
+    Use this for a bundle whose files were just written or checked; otherwise use `open_bundle`.
 
     Raises:
         UsageError: the folder does not exist, or it is a bundle of several methods.
@@ -268,13 +288,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
-    """Checks that nobody but the user can change the files that a target runs, or the folders that contain them.
+    """Checks that no other user can change the files that a target loads, or the folders that contain these files.
+
+    These files are the artifact, the files next to it and in subfolders there, the weights and the op libraries.
 
     Args:
         folder: the bundle.
-        artifact: the artifact of the target. Files next to it, files in the subfolders there, and the weights belong to
-            it.
-        libraries: the op libraries that the target calls.
+        artifact: the path of the target's artifact, relative to the bundle.
+        libraries: the paths of the op libraries that the target calls, relative to the bundle.
 
     Raises:
         RefusedError: another user can change one of these files or folders.
@@ -299,12 +320,12 @@ def check_outside(path: Path, folder: Path) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """Checks that a bundle may replace `path`, which exists.
+    """Checks that an existing path may be replaced by a bundle: it must be an empty folder, or a bundle itself.
 
-    The path must be a bundle, damaged or not, or an empty folder.
+    The existing bundle may be damaged.
 
     Raises:
-        UsageError: the path is anything else.
+        UsageError: the path is neither an empty folder nor a bundle.
     """
     if path.is_dir() and not path.is_symlink():
         if not any(path.iterdir()):
@@ -320,7 +341,12 @@ def check_replaceable(path: Path) -> None:
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
-    """Returns the folder to which the bundle is written: `output`, or a folder next to the model.
+    """Returns the folder to which the bundle is written.
+
+    Args:
+        model: the path of the model.
+        output: the folder that the user gave. None means a folder next to the model: its name without the extension,
+            and with `.fuseconv` added.
 
     Raises:
         UsageError: the path is not UTF-8; or no folder is given and the model is read from a stream such as /dev/stdin.

@@ -1,8 +1,8 @@
 """A bundle of several methods of one model: a folder per method, and one weights file that all methods share.
 
-`methods/NAME` is a bundle, except that its weights are in the folder above `methods`, to which the names of weights
-files are relative. Its manifest lists the files of the method. The top-level manifest lists all other files, including
-the manifests of the methods. Nothing here imports torch.
+The folder `methods/NAME` is itself a bundle, except that its weights are in the folder that contains `methods`. The
+names of weights files are relative to that outer folder. The manifest in `methods/NAME` lists the files of the method.
+The outer manifest lists all other files, including the manifests of the methods. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class MethodsManifest(SealedText):
         schema_version: the version of this schema: 3.
         fuseconv: the version that wrote the bundle.
         methods: the names of the methods.
-        generation: how the methods generate tokens, if they do.
-        files: every file except this manifest, the signature, and the files that the manifests of the methods list.
+        generation: the settings with which the methods generate tokens. None if they do not generate tokens.
+        files: maps the relative path of each file to its size and hash. Not included are this manifest, the signature,
+            and the files that the methods' manifests list.
     """
 
     optional: ClassVar[tuple[str, ...]] = ("generation",)
@@ -51,12 +52,14 @@ class MethodsManifest(SealedText):
 
 
 def method_folder(bundle: Path, method: str) -> Path:
-    """Returns the folder of a method."""
+    """Returns the path of a method's folder in a bundle."""
     return bundle / METHODS / method
 
 
 def weights_folder(folder: Path) -> Path:
-    """Returns the folder to which names of weights files are relative: for a method, the whole bundle's folder.
+    """Returns the folder to which names of weights files are relative.
+
+    This is the folder of the whole bundle for a method without its own weights, else `folder` itself.
 
     Args:
         folder: a bundle, or the folder of a method.
@@ -129,7 +132,7 @@ def open_methods(folder: Path) -> MethodsManifest:
 
 
 def check_weights(method: Path) -> None:
-    """Checks the weights that a method shares with others.
+    """Checks the hashes of the weights file that a method shares with other methods, and of the method's manifest.
 
     Does nothing for a bundle that contains its weights.
 

@@ -1,4 +1,4 @@
-"""Serializes and parses a manifest as canonical JSON that includes its own hash."""
+"""Serializes a manifest as canonical JSON that includes its own hash, and parses such JSON."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SealedText(Strict):
     """A manifest whose text includes its own hash.
 
     Attributes:
-        optional: the fields that are omitted from the text if they are empty, so that a manifest that is older than a
-            field still serializes to the same bytes.
+        optional: the names of fields that are omitted from the text if they are empty. Therefore a manifest that was
+            written before such a field was added still serializes to the same bytes.
     """
 
     optional: ClassVar[tuple[str, ...]] = ()
@@ -39,12 +39,12 @@ class SealedText(Strict):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Parses the text that `render` returned.
+        """Parses the text that `render` returned, and returns the manifest.
 
-        Any other bytes are an error, even if they contain the same values.
+        Text with the same values in another format is an error.
 
         Raises:
-            ValueError: the text is not a manifest, or it was modified.
+            ValueError: the text is not a manifest, or differs from the text that `render` would return.
         """
         value = json.loads(data)
         if not isinstance(value, dict) or "manifest_sha256" not in value:
@@ -57,5 +57,5 @@ class SealedText(Strict):
 
 
 def spell(value: Any) -> bytes:
-    """Serializes a value as canonical JSON."""
+    """Returns a value as canonical JSON: with sorted keys and an indent of 1."""
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"

@@ -86,7 +86,10 @@ def _previous(output: Path) -> Path:
 
 
 def _remove_leftovers(output: Path) -> None:
-    """Removes the unlocked folders that terminated processes left, and undoes their unfinished renames."""
+    """Removes the staging folders that killed processes left behind, and restores a folder that they had renamed.
+
+    A staging folder without a lock belongs to a process that has ended.
+    """
     if _previous(output).exists() and not os.path.lexists(output):
         _previous(output).rename(output)
     for leftover in output.parent.iterdir():
@@ -118,7 +121,7 @@ def _check_parents(output: Path) -> None:
 
 
 def _put_in_place(staging: Path, output: Path) -> None:
-    """Renames the new folder, or exchanges it with the existing folder, which then has the staging name."""
+    """Renames the staging folder to `output`; if `output` exists, exchanges the two names, and flushes the parent."""
     if not os.path.lexists(output):
         staging.rename(output)
     else:
@@ -147,7 +150,10 @@ def _exchange(first: Path, second: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder, so that no other process removes a new staging folder before it is locked."""
+    """Holds an exclusive lock on a folder for the block; waits until no other process holds the lock.
+
+    The lock prevents another process from removing a new staging folder before its own lock is taken.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

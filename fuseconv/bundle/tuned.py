@@ -11,17 +11,18 @@ from pydantic import BaseModel, ConfigDict
 class Speed(BaseModel):
     """The times of one call of a target in microseconds.
 
-    Each artifact is measured in turn with the unfused artifact.
+    The timings of each artifact are interleaved with timings of the unfused artifact.
 
     Attributes:
         us: the time of the artifact in the bundle.
         fused_us: the time of the artifact with every match replaced.
         unfused_us: the time of the artifact of the captured program, with no match replaced.
-        noise_us: the uncertainty of the difference between the unfused artifact and the artifact in the bundle. If both
-            are the same artifact, that of the difference from the artifact with every match replaced.
-        measured: the number of measurements that left out one class of equal matches, or a group of suspected classes
-            at once.
-        classes: the number of classes that insert an op.
+        noise_us: the uncertainty of the difference between the times of the unfused artifact and the artifact in the
+            bundle. If the bundle contains the unfused artifact, the uncertainty of the difference between its time and
+            `fused_us`.
+        measured: the number of measured variants. Each variant leaves out one class of equal matches, or a group of
+            suspected classes at once.
+        classes: the number of classes of equal matches that insert an op.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -42,13 +43,13 @@ class Speed(BaseModel):
 
 
 class Tuned(BaseModel):
-    """The results of the measurement.
+    """The results of timing a bundle's targets.
 
     Attributes:
-        device: the name of the processor or GPU. The times say nothing about other devices.
-        speeds: maps a target to its times.
-        untimed: maps a target that could not be compared to the reason.
-        needed: maps a target to the classes of matches without which it cannot be written, each with the reason.
+        device: the name of the CPU or GPU. The times apply only to this device.
+        speeds: maps the name of each timed target to its times.
+        untimed: maps the name of each target that could not be timed to the reason.
+        needed: maps the name of a target to the classes of matches that cannot be left out, each with the reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -59,5 +60,5 @@ class Tuned(BaseModel):
     needed: dict[str, dict[str, str]] = {}
 
     def fastest(self) -> tuple[str, ...]:
-        """Returns the targets that were timed, the fastest first."""
+        """Returns the names of the timed targets, the fastest first."""
         return tuple(sorted(self.speeds, key=lambda target: self.speeds[target].us))

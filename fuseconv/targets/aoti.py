@@ -156,8 +156,8 @@ def load(path: Path, device: str) -> Runner:
     from fuseconv.weights.table import weights_of_artifact
 
     # torch._inductor.aoti_load_package is not used, for two reasons. It compiles a program for each vector instruction
-    # set, only to warn if the package was compiled for another set. And its result flattens the arguments in every
-    # call.
+    # set, only to warn if the package was compiled for another set. And its result parses the pytree spec of the
+    # arguments again in every call.
     package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
     if (weights := weights_of_artifact(path, device)) is not None:
         package.load_constants(weights, False, True, True)  # into the active buffer; all weights; without a copy
@@ -207,7 +207,7 @@ def _make_context() -> None:
     """Creates the CUDA context of the current thread, which kernel launches need.
 
     A new thread has no context until it calls the CUDA runtime. A thread that is capturing a CUDA graph already has a
-    context, and the query below would abort the capture.
+    context, and the query below would end the capture.
     """
     import torch
 
@@ -250,7 +250,7 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Returns CXX and CC for the system compiler if the current compiler links libstdc++ statically, else an empty dict.
+    """Returns CXX and CC of the system compiler if the current one links libstdc++ statically, else an empty dict.
 
     A package with a statically linked libstdc++ crashes when it is loaded, because the process then contains two copies
     of libstdc++: the package's and torch's.

@@ -1,4 +1,4 @@
-"""Helpers for writing and loading artifacts: dense inputs, a check for -0.0, file writes, and weights stored elsewhere."""
+"""Helpers for writing and loading artifacts: dense inputs, a check for -0.0, safe writes, and external weights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 
 def release(tensors: Iterable[torch.Tensor]) -> None:
-    """Replaces the storage of tensors with empty storage, so that memory is freed even while the tensors are referenced.
+    """Makes tensors empty, so that their memory is freed even if other objects still hold the tensors.
 
     Memory that other views use is not freed. A finalizer may call this function at any time, even while torch.export
     traces another model. Therefore the ops bypass all active dispatch modes.

@@ -233,7 +233,7 @@ def add(a: Any, b: Any, alpha: Any = 1) -> Any:
 
 
 def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
-    """Computes other - alpha * x in the promoted dtype if it differs from x's, because the exporter does not promote."""
+    """Computes other - alpha * x in the promoted dtype, because the exporter does not promote dtypes."""
     if torch.result_type(x, other) == x.dtype:
         return NotImplemented
     first, second = _tensors(other, x)

@@ -13,7 +13,7 @@ _FLOATING = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.Data
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002  # the op's own names
     """Translates `aten.clamp` with numbers as bounds.
 
-    NaN is preserved. If min > max, every other result is max.
+    NaN is preserved. If min > max, all results that are not NaN are max.
 
     Args:
         x: of any real dtype.

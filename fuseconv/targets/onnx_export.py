@@ -31,9 +31,14 @@ _FUNCTION_OVERLOADS_IR = 10
 
 
 def save(program: Program, path: Path, store: Store | None = None) -> None:
-    """Writes a model with its weights next to it or in a store.
+    """Exports a program to an ONNX file and checks that the file is a valid model.
 
-    Does not check that ONNX Runtime has the kernels.
+    This function does not check that ONNX Runtime has kernels for the operators.
+
+    Args:
+        program: the program.
+        path: the path of the model.
+        store: the store for the weights. None writes them to `{path}.data`.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator.
@@ -69,7 +74,7 @@ def save(program: Program, path: Path, store: Store | None = None) -> None:
 
 
 def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
-    """Returns output names that no input has: an output with the name of an input gets the suffix `_out`."""
+    """Returns the output names, with the suffix `_out` added to each output whose name is also the name of an input."""
     taken = {*inputs, *outputs}
     names = []
     for name in outputs:
@@ -81,16 +86,16 @@ def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
 
 
 def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
-    """Returns output names that no weight has, because the exporter puts outputs and weights in one namespace."""
+    """Returns the output names, with a placeholder `output_N` for each output whose name is also the name of a weight.
+
+    The exporter puts outputs and weights in one namespace. `_name_outputs` restores the names afterwards.
+    """
     free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
     return [next(free) if name in weights else name for name in outputs]
 
 
 def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Sets the names of the outputs.
-
-    A weight with the same name is renamed.
-    """
+    """Sets the names of the outputs, and renames weights whose names are taken by an output."""
     initializers = model.graph.initializers
     for value, name in zip(model.graph.outputs, names, strict=True):
         if value.name == name:
@@ -104,7 +109,13 @@ def _name_outputs(model: Any, names: Sequence[str]) -> None:
 def _export(
     exported: torch.export.ExportedProgram, device: str, inputs: list[str] | None, outputs: list[str] | None
 ) -> Any:
-    """Calls the exporter and returns an onnx_ir model for ONNX Runtime on a device.
+    """Calls the exporter, corrects its model, and returns the model as an onnx_ir.Model.
+
+    Args:
+        exported: the program.
+        device: `cpu` or `cuda`: where ONNX Runtime will run the model.
+        inputs: the names of the inputs. None keeps the exporter's names.
+        outputs: the names of the outputs. None keeps the exporter's names.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator.
@@ -150,8 +161,9 @@ def _export(
             )
             assert program is not None
             assert program.exported_program is not None
-            # Only constants are folded. The exporter's own optimizer also rewrites patterns, which is what rules are
-            # for, and nothing proves its rewrites: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
+            # Only constants are folded. The exporter's own optimizer would also rewrite patterns. That is the task of
+            # rules, whose results are verified. For example, onnxscript 0.7 folds a bfloat16 batch norm into float32
+            # weights.
             onnxscript.optimizer.inline(program.model)
             write_exactly(program.model, numbers_of(program.exported_program))
             onnxscript.optimizer.fold_constants(program.model, should_fold=unfolded)
@@ -181,14 +193,15 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _exporting(device: str) -> Iterator[None]:
-    """Gives the exporter our replacements of ops, silences it, and caches its tables of ops.
+    """Patches the exporter while the block runs: adds fuseconv's replacements of ops, and caches and silences it.
 
-    Building the tables takes longer than many exports. Without silencing, the exporter reports that torchvision is
-    missing, and torch warns that the exporter copies tree specs in a deprecated way.
+    The caches hold the exporter's tables of decompositions and translations, which take longer to build than many
+    exports. Without silencing, the exporter logs that torchvision is missing, and torch warns that the exporter copies
+    tree specs in a deprecated way.
 
     Raises:
-        UpstreamError: the exporter did not ask for the replacements, because this version of torch keeps its tables
-            elsewhere.
+        UpstreamError: the exporter did not use the replacements, because this version of torch builds its tables in
+            another place.
     """
     from torch.onnx._internal.exporter import _decomp, _registration
 
@@ -229,15 +242,15 @@ _REGISTRY = "from_torchlib"
 
 @cache
 def _decompositions(make: Callable[[set[Any]], dict[Any, Any]], translated: frozenset[Any]) -> dict[Any, Any]:
-    """Returns the exporter's decompositions of ops that it does not translate.
+    """Returns the exporter's decompositions of the ops that it does not translate.
 
-    No caller may change them.
+    The result is cached, so callers must not change it.
     """
     return make(set(translated))
 
 
 def _registry(build: Callable[..., Any], opset_version: int) -> Any:
-    """Returns the exporter's translations of ops, in a registry to which more can be added."""
+    """Returns a copy of the exporter's cached registry of translations, to which the exporter may add translations."""
     made = _translations(build, opset_version)
     registry = copy(made)
     registry.functions = {op: list(translations) for op, translations in made.functions.items()}
@@ -246,15 +259,12 @@ def _registry(build: Callable[..., Any], opset_version: int) -> Any:
 
 @cache
 def _translations(build: Callable[..., Any], opset_version: int) -> Any:
-    """Returns the exporter's translations of ops.
-
-    They are the same for every export in a process.
-    """
+    """Builds and caches the exporter's registry of translations, which is the same for every export."""
     return build(opset_version=opset_version)
 
 
 def _name_dims(model: Any, program: Program) -> None:
-    """Replaces the exporter's symbols with the dim names of the contract, also in expressions."""
+    """Replaces the exporter's symbols in all shapes with the dim names of the contract, also inside expressions."""
     import onnx_ir as ir
 
     steps = {name: dim.step for name, dim in program.contract.dims().items()}
@@ -282,7 +292,7 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 
 def _add_functions(model: Any, device: str) -> None:
-    """Adds a function body for each distinct call of a fuseconv op, and makes the nodes refer to it."""
+    """Adds one function body per distinct call of a fuseconv op, and sets each node's overload to that of its body."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 

@@ -1,7 +1,8 @@
-"""fuseconv ops in ONNX: one node each in the domain com.fuseconv, with a function body made from the op's reference.
+"""Writes fuseconv ops to ONNX: each op becomes one node in the domain com.fuseconv, with a function body.
 
-Without our kernels, ONNX Runtime runs the body. The body is exported from the plain PyTorch reference, once for each
-distinct call in the program. Calls are distinct if their activation, ranks, broadcasting or dtypes differ.
+ONNX Runtime runs the function body unless fuseconv's kernels are loaded. The body is exported from the op's reference
+in plain PyTorch, once for each distinct call in the program. Calls are distinct if their attributes (such as the
+activation), ranks, broadcasting or dtypes differ.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fuseconv.ops import OPS, Op
 DOMAIN = "com.fuseconv"
 VERSION = 1
 
-# A float is a tensor of one double, because ONNX's FLOAT is too imprecise for f64.
+# Maps the schema type of an argument to its Python type and ONNX attribute type. A float is written as a tensor with
+# one float64, because ONNX's FLOAT attribute is float32.
 _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
     "str": (str, OpSchema.AttrType.STRING),
     "float": (float, OpSchema.AttrType.TENSOR),
@@ -33,7 +35,7 @@ _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
 }
 _DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _SIZES = (6, 10, 14, 22, 26, 34, 38, 46, 58, 62)
-"""The example sizes. They are even, because a gated layer halves its product, and distinct."""
+"""The sizes of example tensors. They are distinct, and even because a gated layer halves the size of its product."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ class Call:
 
     Attributes:
         op: the op.
-        tensors: for each tensor argument, its dtype and sizes, or None if it is omitted. Sizes are numbered in order of
-            appearance, and equal sizes get the same number. A size of 1, which broadcasts, gets the number 0.
-        attributes: the other arguments, by name.
+        tensors: for each tensor argument, its dtype and one number per axis, or None if the argument is omitted. Sizes
+            are numbered from 1 in order of appearance, and equal sizes get the same number. A size of 1, which
+            broadcasts, gets the number 0.
+        attributes: the name and value of each other argument.
     """
 
     op: Op[..., Any]
@@ -53,7 +56,7 @@ class Call:
 
     @staticmethod
     def of(node: Node, op: Op[..., Any]) -> Call:
-        """Returns the properties of the call in a node."""
+        """Returns the properties of the call of `op` in a graph node."""
         given = arguments_of(op, node.args, node.kwargs)
         numbers: dict[Any, int] = {}
 
@@ -74,7 +77,7 @@ class Call:
         )
 
     def examples(self) -> list[torch.Tensor]:
-        """Returns tensors of these sizes for the given arguments."""
+        """Returns an example tensor of zeros for each tensor argument that is not omitted."""
         sizes = [1, *_SIZES]
         groups = dict(self.attributes).get("groups", 1)
         if groups > 1 and self.tensors[0] is not None:  # the number of groups divides the channels
@@ -86,7 +89,11 @@ class Call:
         ]
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Calls the op's reference with the given arguments."""
+        """Calls the op's reference and returns its results as a tuple.
+
+        Args:
+            tensors: the tensor arguments that are not omitted, in order.
+        """
         rest = iter(tensors)
         given = {
             name: None if kind is None else next(rest)
@@ -104,7 +111,7 @@ def arguments_of(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def tensor_names(op: Op[..., Any]) -> list[str]:
-    """Returns the names of the tensor arguments in order, which are the inputs of the ONNX node."""
+    """Returns the names of the op's tensor arguments in order, which are also the inputs of its ONNX node."""
     return [argument.name for argument in op.overload._schema.arguments if str(argument.type) not in _ATTRIBUTES]
 
 
@@ -114,7 +121,7 @@ def op_type(op: Op[..., Any]) -> str:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns the translations for torch.onnx.export: each fuseconv op that has an ONNX node becomes this node."""
+    """Returns a function for each fuseconv op that has an ONNX node, which torch.onnx.export calls to emit the node."""
     return {op.overload: _translation(op) for op in OPS if op.onnx_node}
 
 
@@ -127,7 +134,7 @@ def _translation(op: Op[..., Any]) -> Callable[..., Any]:
         given = arguments_of(op, args, kwargs)
         return emit(*(given[name] for name in names), **attributes_of(op, given))
 
-    # The exporter reads the signature, to tell the tensors from the attributes.
+    # The exporter reads the signature to distinguish tensors from attributes.
     attribute_types = {
         argument.name: _ATTRIBUTES[str(argument.type)][0]
         for argument in op.overload._schema.arguments
@@ -199,13 +206,13 @@ class _References(torch.nn.Module):
 
 
 def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
-    """Returns the function body of each call.
+    """Returns one ONNX function per call; the function's overload name is the index of the call.
 
-    The position of a body is the name of its overload.
+    All references are exported together, as one program.
 
     Args:
         calls: the distinct calls.
-        export: `(program) -> model`, the ONNX exporter.
+        export: the ONNX exporter: `(program) -> model`.
     """
     groups = tuple(call.examples() for call in calls)
     shapes = tuple([_dynamic(tensor) for tensor in group] for group in groups)
@@ -221,7 +228,7 @@ def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Fu
 
 
 def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
-    """Marks every size except 1 as dynamic, so that the exporter does not make it a constant."""
+    """Returns the dynamic dims of an example: every axis whose size is not 1, so that no size becomes a constant."""
     return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
 
 
@@ -232,7 +239,7 @@ def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
         formal.name = name
     for node in graph:
         for value in node.outputs:
-            value.shape = None  # it holds the sizes of the examples
+            value.shape = None  # the shape has the sizes of the examples
     graph.inputs.clear()
     graph.inputs.extend(formals)
     _write_constants_as_nodes(graph)

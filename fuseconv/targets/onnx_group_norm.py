@@ -1,9 +1,9 @@
 """Translates group and instance norm to ONNX accurately, even if the variance is small compared with the mean.
 
-ONNX's GroupNormalization computes the variance as the mean of squares minus the square of the mean; ONNX Runtime's
+ONNX's GroupNormalization computes the variance as the mean of squares minus the square of the mean. ONNX Runtime's
 InstanceNormalization subtracts the scaled mean from the scaled input. Both lose all digits if the variance is small
-compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. Here the moments are computed with plain operators:
-the values are centered before they are squared, twice, to remove the rounding error of the first mean.
+compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. This module uses basic operators instead: before
+squaring, it subtracts the mean twice, so that the second subtraction removes the rounding error of the first mean.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """Translates `aten.instance_norm`: a group norm with one channel per group, or normalization by given moments.
+    """Translates `aten.instance_norm`: a group norm with one channel per group, or with the running mean and variance.
 
     Args:
         x: [N, C, ...]; C is static.
@@ -62,7 +62,7 @@ def instance_norm(
         running_mean: [C], used if `use_input_stats` is False.
         running_var: [C], used if `use_input_stats` is False.
         use_input_stats: whether to use the moments of x.
-        momentum: ignored: it affects only the running moments.
+        momentum: ignored, because it affects only the update of the running moments.
         eps: added to the variance.
         cudnn_enabled: ignored.
     """
@@ -83,7 +83,7 @@ def _wide(dtype: ir.DataType) -> ir.DataType:
 
 
 def _by_groups(x: Any, groups: int) -> Any:
-    """Returns the shape [N, groups, rest] without an inferred size, because inference fails for empty tensors."""
+    """Returns the shape [N, groups, rest], with `rest` computed: ONNX cannot infer a size (-1) of an empty tensor."""
     given = op.Constant(value_ints=[groups])
     inner = x.shape[1:]
     if all(isinstance(size, int) for size in inner):

@@ -23,7 +23,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Applies divisor_override, which ONNX lacks and the exporter ignores."""
+    """Multiplies the average by window / divisor_override, because the exporter ignores divisor_override."""
     if divisor_override is None or ceil_mode:
         return NotImplemented
     window = kernel_size[0] * kernel_size[-1]
@@ -31,7 +31,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
-    """Averages windows of uneven sizes, along one axis after the other."""
+    """Averages over windows whose sizes may differ, first along depth, then height, then width."""
     for axis, count in zip(range(x.dim() - len(output_size), x.dim()), output_size, strict=True):
         size = x.shape[axis]
         if count == 1:
@@ -45,7 +45,7 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
 
 
 def einsum(equation: str, tensors: Sequence[Tensor], path: Sequence[int] | None = None) -> Any:
-    """Computes an einsum with permutations and products, as PyTorch does.
+    """Computes an einsum with PyTorch's decomposition into permutations and matrix products.
 
     ONNX Runtime's Einsum crashes the process (SIGFPE) if some axes have size 0, and does not support bfloat16.
     """

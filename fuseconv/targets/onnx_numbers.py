@@ -12,13 +12,13 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 PRODUCT = "...ij,...jk->...ik"
-"""An Einsum that computes a matrix product. ONNX Runtime does not fuse it with a scale."""
+"""The equation of an Einsum that computes a matrix product. ONNX Runtime does not fuse an Einsum with a scale."""
 
 
 def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
-    """Returns the numbers in a program that float32 cannot represent, by their float32 value.
+    """Maps the float32 value of each constant that float32 cannot represent exactly to the constant.
 
-    Returns an empty dict for a program without float64 values.
+    Returns an empty dict for a program without float64 tensors.
     """
     nodes = [node for graph in _graphs(exported) for node in graph.nodes]
     values = (value for node in nodes for value in pytree.tree_leaves(node.meta.get("val")))
@@ -30,9 +30,13 @@ def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
 
 
 def write_exactly(model: ir.Model, numbers: dict[float, float]) -> None:
-    """Replaces casts of rounded numbers with the exact numbers in float64.
+    """Makes each cast of a rounded float32 constant to float64 read the exact float64 constant instead.
 
     This must run before constant folding, so that folded constants are exact.
+
+    Args:
+        model: the model, which is changed in place.
+        numbers: the result of `numbers_of`.
     """
     if not numbers:
         return
@@ -59,7 +63,7 @@ def _graphs(exported: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 
 def _number(node: ir.Node) -> Any:
-    """Returns the array of a constant with a single float32 element."""
+    """Returns the value of a Constant node that has a single float32 element, or None for any other node."""
     if node.op_type != "Constant":
         return None
     if (attribute := node.attributes.get("value_float")) is not None:
@@ -69,9 +73,9 @@ def _number(node: ir.Node) -> Any:
 
 
 def keep_factors(model: ir.Model) -> None:
-    """Replaces scaled float64 matrix products with Einsum, which ONNX Runtime does not change.
+    """Replaces each float64 MatMul that is scaled by a constant with an Einsum.
 
-    ONNX Runtime would fuse the scale into a MatMul as float32.
+    ONNX Runtime would fuse the scale into a MatMul as float32. It does not fuse a scale into an Einsum.
     """
     for node in list(model.graph.all_nodes()):
         operands = [value for value in node.inputs if value is not None]

@@ -1,7 +1,7 @@
 """ONNX with fuseconv kernels: com.fuseconv nodes without function bodies, and the op library for ONNX Runtime.
 
-This target shares the weights of the target onnx. If the library has no kernel for a node, for its dtype and device,
-loading the session fails. There is no fallback.
+This target shares its weights with the onnx target. If the library has no kernel for a node's op, dtype and device,
+creating the session fails. There is no fallback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPEC = TargetSpec("onnx-plugin", Path("model.plugin.onnx"), preference=4, runtim
 
 
 def check_machine(device: str) -> None:
-    """Checks that ONNX can be written and that fuseconv was built with the library.
+    """Checks that the exporter is installed and that fuseconv was built with the op library for ONNX Runtime.
 
     Raises:
         UnsupportedError: a package of the exporter is not installed.
@@ -34,7 +34,10 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns why the target is not possible: a reason of the target onnx, or a build without the library."""
+    """Returns why the program cannot be written for this target, or None if no reason is known.
+
+    The reasons are those of the onnx target, and a build of fuseconv without the op library for ONNX Runtime.
+    """
     from fuseconv.ops.library import plugin_path
 
     try:
@@ -86,10 +89,11 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 def load(path: Path, device: str) -> Runner:
     """Loads the model that `write` wrote into ONNX Runtime.
 
-    Tensors are passed without a copy.
+    Contiguous, aligned tensors are passed without a copy.
 
     Raises:
-        RefusedError: the library is missing or writable by others, or the weights are outside the folder of the model.
+        RefusedError: the library is missing or other users can write to it, or the weights are outside the weights
+            folder or truncated.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
     from fuseconv.targets.onnx_session import check_external_data, open_session, runner
@@ -105,9 +109,9 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _library(artifact: Path, device: str) -> Path:
-    """Returns the path of the library in a bundle.
+    """Returns the path of the op library in the bundle of an artifact.
 
-    In older bundles the model is in a folder of its own.
+    In older bundles, the artifact is in a subfolder of the bundle.
     """
     from fuseconv.ops.library import PLUGINS
 

@@ -1,8 +1,8 @@
 """Corrects 3D convolutions, and pooling after padding, in ONNX.
 
-The exporter gives a Conv3d without bias a bias of the wrong rank. ONNX Runtime's optimizer fuses a zero Pad into the
-pool that uses it, but MaxPool pads with -inf, so border zeros are lost, and a pool rejects padding as large as its
-window.
+The exporter adds a bias of the wrong rank to a Conv3d without bias. ONNX Runtime's optimizer fuses a zero Pad into the
+pool that uses it. This is wrong for MaxPool, which pads with -inf instead of zeros, and every pool rejects padding as
+large as its window.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def conv3d(
     """Translates `aten.conv3d`.
 
     Args:
-        x: [N, C, D, H, W], or without N.
+        x: [N, C, D, H, W] or [C, D, H, W].
         weight: [O, C / groups, d, h, w].
         bias: [O], or None for 0.
         stride: one number per axis, or one number for all axes. The same holds for `padding` and `dilation`.
         padding: the padding on both sides of each axis.
-        dilation: the dilation of the weight.
+        dilation: the spacing of the weight's elements along each axis.
         groups: the number of groups, which divides C and O.
     """
     stride, padding, dilation = (
@@ -45,7 +45,7 @@ def conv3d(
 
 
 def keep_pads(model: ir.Model) -> None:
-    """Sets the axes of every Pad that a pool uses, so that ONNX Runtime does not fuse it."""
+    """Adds the optional `axes` input to every Pad that a pool uses, because ONNX Runtime does not fuse such a Pad."""
     for node in list(model.graph.all_nodes()):
         users = [user for user, _ in node.outputs[0].uses()]
         if node.op_type != "Pad" or len(node.inputs) > 3 or not any("Pool" in user.op_type for user in users):

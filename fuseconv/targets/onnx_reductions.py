@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _extremum(op: Any) -> Callable[..., Any]:
-    """Lists all axes explicitly, which the exporter requires."""
+    """Returns a replacement of amax or amin that lists all axes if none are given, as the exporter requires."""
 
     def reduce(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
         return NotImplemented if len(dim) or not x.dim() else op(x, list(range(x.dim())), keepdim)
@@ -25,9 +25,9 @@ def _extremum(op: Any) -> Callable[..., Any]:
 
 
 def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    """Gathers each element from its old position.
+    """Gathers each element from its old position if a size is dynamic or 0.
 
-    The exporter divides by the size, which may be 0.
+    The exporter's translation divides by the size.
     """
     if all(isinstance(size, int) and size > 0 for size in x.shape):
         return NotImplemented
@@ -41,16 +41,13 @@ def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the minimum and the maximum."""
+    """Returns the minimum and the maximum along `dim`, or of the whole tensor if `dim` is None."""
     axes = list(range(x.dim())) if dim is None else [dim]
     return x.amin(axes, keepdim), x.amax(axes, keepdim)
 
 
 def _position(op: Any) -> Callable[..., Any]:
-    """Returns the position in the flattened tensor if no axis is given.
-
-    The exporter's result has the wrong rank.
-    """
+    """Returns a replacement of argmax or argmin for `keepdim` without `dim`, where the exporter's rank is wrong."""
 
     def reduce(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is not None or not keepdim:
@@ -61,7 +58,10 @@ def _position(op: Any) -> Callable[..., Any]:
 
 
 def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """Tests whether the sum is not 0, which also holds for empty tensors. uint8 gives uint8, as in PyTorch."""
+    """Tests whether the number of nonzero elements is positive, which is also correct for empty tensors.
+
+    A uint8 input gives a uint8 result, as in PyTorch; all other dtypes give bool.
+    """
     axes = list(range(x.dim())) if dim is None or dim == [] else dim
     found = (x != 0).to(torch.int64)
     result = (found.sum(axes, keepdim) if x.dim() else found) > 0
@@ -69,7 +69,7 @@ def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """Tests whether no element is 0."""
+    """Tests whether the number of zeros is 0. A uint8 input gives a uint8 result; all other dtypes give bool."""
     axes = list(range(x.dim())) if dim is None or dim == [] else dim
     missing = (x == 0).to(torch.int64)
     result = (missing.sum(axes, keepdim) if x.dim() else missing) == 0
@@ -77,9 +77,10 @@ def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Repeats all elements along `dim` for each position.
+    """Returns the elements for each cumulative result, and a mask of the elements up to the result's position.
 
-    Also returns which of them do not come after the position.
+    The elements are [..., size, size]: `dim` is moved to the end and repeated once per position. The mask is
+    [size, size], and True at [i, j] if j <= i.
     """
     last = x.movedim(dim, -1)
     size = last.shape[-1]
@@ -88,10 +89,7 @@ def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns the cumulative products.
-
-    Integers are multiplied in int64.
-    """
+    """Returns the cumulative products along `dim`, in int64 for integers unless a dtype is given."""
     x = x.to(dtype or (x.dtype if x.dtype.is_floating_point else torch.int64))
     if not x.dim():
         return x.clone()
@@ -115,29 +113,29 @@ def _cumulative(op: Any, least: float) -> Callable[..., Any]:
 def sort_stable(
     x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sorts with TopK, which is stable."""
+    """Sorts with `aten.sort`, which the exporter translates to TopK, and TopK is stable."""
     return aten.sort.default(x, dim, descending)  # type: ignore[no-any-return]
 
 
 def argsort_stable(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
-    """Sorts with TopK, as in sort_stable."""
+    """Returns the indices of `sort_stable`."""
     return sort_stable(x, dim=dim, descending=descending)[1]
 
 
 def kthvalue(x: Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the last of the k smallest elements."""
+    """Returns the largest of the k smallest elements along `dim`, and its index."""
     values, indices = x.topk(k, dim, largest=False)
     values, indices = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
 
 def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the lower of the two middle elements."""
+    """Returns the lower median along `dim`, and its index."""
     return kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
 
 
 def median_of_all(x: Tensor) -> Tensor:
-    """Returns the lower of the two middle elements of the whole tensor."""
+    """Returns the lower median of the whole tensor."""
     return median(x.reshape(-1), 0)[0]
 
 
@@ -150,7 +148,10 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Any:
-    """Counts the boundaries below each value, with `right` also the equal boundaries; for NaN, all boundaries."""
+    """Counts the boundaries that are less than each value or, with `right`, less than or equal to it.
+
+    For NaN, counts all boundaries.
+    """
     if sorter is not None:
         return NotImplemented
     rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
@@ -160,24 +161,24 @@ def searchsorted(
 
 
 def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
-    """Counts boundaries as in searchsorted."""
+    """Counts the boundaries below each value, with `searchsorted`."""
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 def isin(elements: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Compares each element with each test value."""
+    """Returns elementwise whether any test value equals the element, or the opposite with `invert`."""
     found = any_of(elements.unsqueeze(-1) == tests.reshape(-1), [-1])
     return ~found if invert else found
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    """Returns the distance of each row of `a` to each row of `b`."""
+    """Returns the p-norm distance between each row of `a` and each row of `b`."""
     distance: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
     return distance
 
 
 def scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
-    """Computes the mean of scattered values, which ONNX does not have."""
+    """Computes scatter_reduce with `mean` as a sum divided by a count, because ONNX has no such reduction."""
     if reduce != "mean" or not x.dtype.is_floating_point:
         return NotImplemented
     ones = torch.ones_like(source)
@@ -187,13 +188,13 @@ def scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str
 
 
 def scatter_reduced(x: Tensor, dim: int, index: Tensor, source: Any, *, reduce: str) -> Tensor:
-    """Computes `scatter` with a reduction, which is an older form of scatter_reduce."""
+    """Computes `scatter` with `reduce`, which is the older form of scatter_reduce."""
     values = source if isinstance(source, Tensor) else torch.full_like(index, source, dtype=x.dtype)
     return x.scatter_reduce(dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Selects one number where a mask over some axes is true."""
+    """Writes one number wherever a bool mask is True, if the mask does not cover the first axis."""
     masks = [(at, index) for at, index in enumerate(indices) if index is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or values.numel() != 1 or accumulate or not masks[0][0]:
         return NotImplemented
@@ -203,7 +204,10 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
 
 
 def repeat_interleave(x: Tensor, repeats: Tensor, dim: int | None = None, *, output_size: Any = None) -> Tensor:
-    """Gathers each element from its source position: the number of sources that ended before it."""
+    """Gathers each output element from its source element.
+
+    The index of the source is the number of source elements whose repeats end at or before the output position.
+    """
     if dim is None:
         x, dim = x.reshape(-1), 0
     if output_size is None:
@@ -217,10 +221,7 @@ def repeat_interleave(x: Tensor, repeats: Tensor, dim: int | None = None, *, out
 def hamming_window(
     length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **options: Any
 ) -> Tensor:
-    """Computes alpha - beta cos(2 pi n / N).
-
-    The exporter uses another alpha.
-    """
+    """Computes alpha - beta cos(2 pi n / N) with the given alpha, because the exporter uses another alpha."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     steps = max(length if periodic else length - 1, 1)
     angle = torch.arange(length, dtype=dtype) * (2 * math.pi / steps)

@@ -1,4 +1,4 @@
-"""Loads a model file and the op library into an ONNX Runtime session, and makes a runner of the session."""
+"""Loads a model file and the op library into an ONNX Runtime session, and wraps the session as a runner."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from fuseconv.untrusted.files import read_plain
 from fuseconv.weights.table import is_inside
 
 OLDEST = (1, 27)
-"""The oldest supported version of ONNX Runtime: the first that resolves function overloads in shape inference. 1.26
-is the first whose OrtValue supports DLPack in Python; the op library itself needs 1.17. These
-versions were found by testing releases."""
+"""The oldest supported version of ONNX Runtime. It is the first version that resolves function overloads in shape
+inference. Version 1.26 is the first whose OrtValue supports DLPack in Python, and the op library alone needs only 1.17.
+These versions were found by testing releases."""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The folder of external data, for a model that is given as bytes. ONNX Runtime reads no data outside of it."""
+"""The session option that names the folder of external data for a model that is loaded from bytes. ONNX Runtime reads
+no data outside this folder."""
 
 _UNSERVED = re.compile(r"Provider type for (\w+) node with name '([^']*)' is not set")
-"""The message if neither CUDA nor the CPU has a kernel. It reads like an internal error of ONNX Runtime."""
+"""ONNX Runtime's error message if neither the CUDA nor the CPU provider has a kernel for a node."""
 
 _MISSING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
-"""The message if the CPU has no kernel."""
+"""ONNX Runtime's error message if the CPU provider has no kernel for a node."""
 
 OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def runner(session: Any, device: str) -> Runner:
-    """Returns a runner for a session.
+    """Returns a runner that calls a session.
 
-    Tensors with `plain` memory are passed without a copy.
+    Contiguous, aligned tensors are passed without a copy; `plain` copies all others.
+
+    Args:
+        session: an onnxruntime.InferenceSession.
+        device: `cpu` or `cuda`: the device of the inputs and outputs.
     """
     elements = element_types()
     inputs = [value.name for value in session.get_inputs()]
@@ -59,7 +64,7 @@ def runner(session: Any, device: str) -> Runner:
 
 
 def element_types() -> dict[torch.dtype, int]:
-    """Returns the ONNX element types of the torch dtypes that ONNX Runtime accepts."""
+    """Maps each torch dtype that ONNX Runtime accepts to its ONNX element type."""
     from onnx import TensorProto
 
     return {
@@ -109,7 +114,12 @@ def check_installed(device: str) -> None:
 
 
 def open_session(path: Path, device: str, library: Path | None = None) -> Any:
-    """Loads a model into ONNX Runtime, after the op library if a library is given.
+    """Loads a model into a new ONNX Runtime session and returns the session.
+
+    Args:
+        path: the path of the model.
+        device: `cpu` or `cuda`.
+        library: the op library to load before the model. None if the model needs none.
 
     Raises:
         UnsupportedError: `check_installed` fails, the op library does not load, or a kernel is missing.
@@ -161,7 +171,11 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
 
 
 def check_external_data(path: Path) -> None:
-    """Rejects a model whose weights are outside the weights folder or end past the end of their file."""
+    """Checks that the model's external weights are in the weights folder and within the bounds of their files.
+
+    Raises:
+        RefusedError: a weight is outside the folder, or extends beyond the end of its file.
+    """
     import onnx
 
     folder = weights_folder(path.parent)
@@ -180,5 +194,5 @@ def check_external_data(path: Path) -> None:
 
 
 def _is_own(data: Path, folder: Path) -> bool:
-    """Returns whether a file is in a folder without following a link."""
+    """Returns whether `data` is an existing file whose path inside `folder` contains no symbolic link."""
     return data.is_file() and data.resolve() == folder.resolve() / data.relative_to(folder)

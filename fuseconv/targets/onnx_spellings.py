@@ -1,7 +1,7 @@
-"""Rewrites a program for the ONNX exporter: ops that it translates wrongly or not at all are replaced with others.
+"""Rewrites a program for the ONNX exporter: replaces ops that the exporter translates wrongly or not at all.
 
-The replacements are plain PyTorch, so that a table of tests compares them with the op. Fixing the exporter's errors
-here makes the bundle correct in every version and configuration of ONNX Runtime.
+The replacements are written in plain PyTorch, so that tests can compare each replacement with the op that it replaces.
+Correcting the exporter's errors here makes the bundle correct in every version and configuration of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 
 
 def prepared(exported: ExportedProgram) -> ExportedProgram:
-    """Returns a program whose arguments and outputs the exporter can translate.
+    """Returns a copy of the program with the changes that the exporter needs, or the program itself if it needs none.
 
-    If no change is needed, returns the same program.
-
-    Number arguments become constant tensors where the exporter needs tensors. 16-bit outputs are copied: the exporter
-    computes some ops in float32 and converts the results back for other nodes, but not for outputs.
+    A number becomes a constant tensor where the op's schema declares a tensor. A 16-bit output is cloned: the exporter
+    computes some ops in float32 and converts their results back for other nodes, but not for outputs of the program.
     """
     numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
     returned: Any = exported.graph.output_node().args[0]
@@ -48,14 +46,15 @@ def prepared(exported: ExportedProgram) -> ExportedProgram:
 
 
 def respelling(table: Mapping[Any, Callable[..., Any]], device: str) -> dict[Any, Callable[..., Any]]:
-    """Returns a table of decompositions that also replaces the ops that the exporter translates wrongly.
+    """Returns the exporter's decomposition table extended with the replacements of this package.
 
-    For the CPU, the table also replaces the ops whose ONNX Runtime CPU kernels are imprecise. With decompositions and
-    replacements in one table, the program is traced only once: the exporter traces it anyway for its decompositions.
+    For the CPU, the table also replaces the ops whose ONNX Runtime CPU kernels are imprecise. The exporter traces the
+    program to apply its decompositions, so replacements in the same table need no second trace.
 
     Args:
-        table: the decompositions of the exporter. They remain for the arguments for which a replacement keeps the op.
-        device: the device for which the model is written.
+        table: maps each op to the exporter's decomposition. If a replacement returns NotImplemented, the op's
+            decomposition is used.
+        device: `cpu` or `cuda`: the device for which the model is written.
     """
     spellings = {**SPELLINGS, **onnx_arithmetic.ON_CPU} if device == "cpu" else SPELLINGS
     chosen = {op: _first_of(spelling, table[op]) if op in table else spelling for op, spelling in spellings.items()}
@@ -74,7 +73,10 @@ _SELECTIONS = (torch.ops.aten.where.Scalar, torch.ops.aten.where.ScalarSelf, tor
 
 
 def _numbers(node: Node) -> list[str]:
-    """Returns the names of tensor arguments that are numbers; for a boolean selection, of all number arguments."""
+    """Returns the names of the arguments that must become tensors.
+
+    These are numbers for which the schema declares a tensor and, for a `where` that returns bool, all other numbers.
+    """
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     given = arguments(node)
@@ -87,7 +89,7 @@ def _numbers(node: Node) -> list[str]:
 
 
 def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
-    """Converts a number to a constant tensor, because the exporter's type promotion needs tensors."""
+    """Replaces a number argument with a constant tensor, because the exporter's type promotion needs tensors."""
     number = arguments(node)[name]
     if node.target in _SELECTIONS:
         node.target = torch.ops.aten.where.self

@@ -1,6 +1,6 @@
-"""Translates squeeze to ONNX: an axis of dynamic size is removed if its size is 1 at run time, as in PyTorch.
+"""Translates squeeze to ONNX so that an axis of dynamic size is removed if its size is 1 at run time, as in PyTorch.
 
-The exporter always keeps such an axis, as torch.export does in its shapes.
+The exporter always keeps an axis of dynamic size, as do the shapes of torch.export.
 """
 
 from __future__ import annotations

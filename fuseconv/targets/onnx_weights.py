@@ -1,7 +1,7 @@
-"""Makes an ONNX model refer to the weight store of a bundle, as external data.
+"""Makes an ONNX model refer to tensors in the weight store of a bundle as external data.
 
-A weights file consists of a header and the values, and external data is a place in a file. Therefore ONNX Runtime can
-map the same file as the other targets.
+ONNX external data is a file name, an offset and a length. A weights file stores the values of each tensor contiguously,
+so ONNX Runtime can map the same file as the other targets.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fuseconv.weights.table import STORE, Entry, Table
 from fuseconv.weights.tensor_file import DTYPES, placed
 
 SMALLEST = 256
-"""The minimum size in bytes of a tensor outside of the model. Shape inference reads smaller tensors."""
+"""The minimum size in bytes of a tensor that is stored outside the model. Shape inference reads smaller tensors."""
 
 
 def unfolded(node: Any) -> bool | None:
-    """Returns False for the transposition of a weight, so that it is not folded into another weight of this size.
+    """Tells constant folding whether to fold a node: False for the Transpose of a large weight, else None (default).
 
-    ONNX Runtime folds the transposition when it loads the model. Returns None for f64, where ONNX Runtime would also
-    fuse the transposition with a factor that it rounds to f32.
+    Folding the Transpose would add a second, transposed copy of the weight. ONNX Runtime folds it when it loads the
+    model. A float64 Transpose is folded, because ONNX Runtime would fuse it with a scale that it rounds to float32.
     """
     import onnx_ir as ir
 
@@ -36,7 +36,7 @@ def unfolded(node: Any) -> bool | None:
 
 
 def refer_to(model: Any, store: Store) -> None:
-    """Makes a model refer to tensors in a store, and adds the tensors that are not stored yet.
+    """Replaces the model's large initializers with references to a store, and adds missing tensors to the store.
 
     Args:
         model: an onnx_ir model.
@@ -59,7 +59,14 @@ def refer_to(model: Any, store: Store) -> None:
 
 
 def move(path: Path, store: Adopting, source: Path) -> None:
-    """Makes a model that was moved from another bundle refer to a store, if it refers to the other bundle's store.
+    """Updates a model that was moved from another bundle, so that it refers to the store of its new bundle.
+
+    Does nothing if the model does not use a store.
+
+    Args:
+        path: the path of the model in its new bundle.
+        store: the store of the new bundle.
+        source: the folder of the old bundle.
 
     Raises:
         FileError: a file cannot be written.
@@ -71,7 +78,7 @@ def move(path: Path, store: Adopting, source: Path) -> None:
     outside = [one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
     places = {one.name: ExternalDataInfo(one) for one in outside}
     if not any(Path(place.location).name == STORE for place in places.values()):
-        return  # its weights are in a file of its own
+        return  # the model's weights are in a file that only this model uses
     files = tuple(dict.fromkeys(place.location for place in places.values()))
     keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
     table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})
@@ -92,10 +99,7 @@ def _is_large(tensor: Any) -> bool:
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
-    """Returns the values of an initializer in contiguous memory.
-
-    Returns None if a weights file cannot hold them.
-    """
+    """Returns an initializer as a contiguous tensor, or None if a weights file does not support its dtype."""
     raw = value.raw if isinstance(getattr(value, "raw", None), torch.Tensor) else None
     if raw is None:
         try:

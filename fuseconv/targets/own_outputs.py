@@ -1,8 +1,8 @@
-"""Gives each output its own memory, which it shares with no other output, input or weight.
+"""Gives each output its own memory, so that no output is an alias of another output, an input or a weight.
 
-A model may return the same value twice, an input, a parameter, or a view of these; and a rule that removes a copy may
-make two outputs one value. A caller who mutates such an output would change another output, or the weights of all later
-calls. ONNX cannot give one value two names. Therefore such outputs are copied before a target is written.
+A model may return the same value twice, or an input, a parameter, or a view of these. A rule that removes a copy may
+also turn two outputs into one value. A caller who mutates such an output would change another output, or the weights of
+all later calls; and ONNX cannot give one value two names. Therefore such outputs are cloned before a target is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fuseconv.program.graph_copy import copied, with_graph
 
 
 def own_outputs(program: Program) -> Program:
-    """Returns the program with copies of all outputs that share memory with an input, a weight or another output.
+    """Returns a program that clones every output that may share memory with an input, a weight or an earlier output.
 
     The given program is not changed. If no output needs a copy, the given program is returned.
     """
@@ -48,11 +48,11 @@ def _shared(returned: list[Node]) -> list[bool]:
 
 
 def _roots(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
-    """Returns the nodes that own the memory of a value: the value itself, or the base of a view.
+    """Returns the nodes that own the memory of a node's value: the node itself, or for a view the bases of the view.
 
     Args:
-        node: the value.
-        known: the results for other values. The result for this value is added.
+        node: the node.
+        known: a cache of results by node, to which the result for this node is added.
     """
     if node not in known:
         near = viewed(node)

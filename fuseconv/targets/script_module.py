@@ -1,4 +1,4 @@
-"""Compiles TorchScript source to a module and verifies that the compiler resolved the intended ops."""
+"""Compiles TorchScript source to a module and verifies that the compiler selected the intended op overloads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from fuseconv.targets.script_source import Script, print_script
 
 
 def compile_program(program: Program) -> torch.jit.ScriptModule:
-    """Prints and compiles a program.
+    """Prints a program as TorchScript source, compiles the source, and returns the module in eval mode.
 
-    If the compiler resolves an op wrongly, the program is printed again with all arguments of this op by keyword.
+    If the compiler selects a wrong overload for a call, the program is printed again with all arguments of this call by
+    keyword.
 
     Raises:
-        UnsupportedError: TorchScript cannot express a node.
+        UnsupportedError: TorchScript cannot express a node, or selects a wrong overload even with keywords.
     """
     script = print_script(program)
     module = _compiled(script)
@@ -29,10 +30,10 @@ def compile_program(program: Program) -> torch.jit.ScriptModule:
 
 
 def compile_script(script: Script) -> torch.jit.ScriptModule:
-    """Compiles the source with its weights and verifies that the compiler resolved the intended ops.
+    """Compiles the source, verifies the overloads that the compiler selected, and returns the module in eval mode.
 
     Raises:
-        UnsupportedError: the compiler rejects the source or resolves another overload of an op.
+        UnsupportedError: the compiler rejects the source, or selects a wrong overload for a call.
     """
     module = _compiled(script)
     for name, found in _taken_for_others(module, script).items():
@@ -45,7 +46,7 @@ def compile_script(script: Script) -> torch.jit.ScriptModule:
 
 
 def _compiled(script: Script) -> torch.jit.ScriptModule:
-    # A separate class per model: the compiler keys its types by class, and a type has one forward.
+    # Each model gets its own class, because the compiler creates one type per class, and a type has only one forward.
     owner = type("Model", (torch.nn.Module,), {})()
     for name, tensor in script.tensors.items():
         owner.register_buffer(name, tensor.detach())
@@ -62,16 +63,16 @@ def _compiled(script: Script) -> torch.jit.ScriptModule:
 
 
 def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[str, str]:
-    """Returns the variables that another overload than intended computes, each with this overload.
+    """Maps each variable that a wrong overload computes to the schema of that overload.
 
-    The source code names only an op; the compiler selects the overload from the types of the arguments.
+    The source names only an op; the compiler selects the overload from the types of the arguments.
     """
     # The compiler numbers the values of a variable: x.1, x.2.
     chosen = {
         output.debugName().split(".")[0]: node.schema() for node in module.graph.nodes() for output in node.outputs()
     }
     expected = {name: str(overload._schema) for name, overload in script.overloads.items()}
-    # Unused values are not compiled.
+    # A variable that is missing from the module is unused, and the compiler removed it.
     return {name: chosen[name] for name in expected if chosen.get(name, expected[name]) != expected[name]}
 
 

@@ -80,7 +80,7 @@ _ONE_AXIS: Mapping[Any, Any] = {
     torch.ops.aten.upsample_nearest1d.vec: torch.ops.aten.upsample_nearest1d.default,
     torch.ops.aten._upsample_nearest_exact1d.vec: torch.ops.aten._upsample_nearest_exact1d.default,
 }
-"""Maps interpolations with an output size to the overload that takes no list of scale factors."""
+"""Maps each 1D interpolation with scale factors to the overload that is called if an output size is given instead."""
 
 _CHECKED_BY_THE_CONTRACT = (
     torch.ops.aten._assert_tensor_metadata.default,
@@ -98,17 +98,18 @@ _RETURNS_ITS_INPUT = (
 returns a copy, so TorchScript would remove in-place writes to the result as dead code."""
 
 _HINTS = ("implicit",)
-"""Arguments that are not printed, because TorchScript drops an implicit expand even if its result is used."""
+"""The names of arguments that are not printed: TorchScript removes an `expand` with `implicit=True` even if its result
+is used."""
 
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
 
 def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Script:
-    """Prints the graph of a program.
+    """Prints the graph of a program as TorchScript source.
 
     Args:
         program: the program.
-        spelled: the variables whose op is called with every argument by keyword, including defaults.
+        spelled: the names of variables for whose calls the arguments with default values are printed too, by keyword.
 
     Raises:
         UnsupportedError: a node cannot be expressed in TorchScript. The error names the node and its source line.
@@ -117,7 +118,7 @@ def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Scr
 
 
 class _Printer:
-    """Prints one program and records the names in use."""
+    """Prints one program and records the variable and attribute names in use."""
 
     def __init__(self, program: Program, spelled: frozenset[str]) -> None:
         self.program = program
@@ -164,7 +165,7 @@ class _Printer:
         return Script(source, self.tensors, self.overloads)
 
     def name(self, node: Node, wanted: str) -> str:
-        """Returns a new variable name for `node`, similar to the requested one."""
+        """Assigns a new variable name to `node` and returns it: `wanted`, with `_` appended until it is unused."""
         self.names[node] = self.fresh(wanted)
         return self.names[node]
 
@@ -176,10 +177,7 @@ class _Printer:
         return name
 
     def attribute(self, target: str) -> str:
-        """Returns the attribute name of a weight.
-
-        Tied weights have one attribute.
-        """
+        """Returns the attribute name of a weight, which is the same for all names of a tied weight."""
         exported = self.program.exported
         tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
         identity = (tensor.data_ptr() or target, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -193,9 +191,10 @@ class _Printer:
         return self.attributes[identity]
 
     def output(self, node: Node, text: str) -> str:
-        """Returns an output that every call computes anew.
+        """Returns the expression of an output: `text`, or a clone of a constant if the output depends on no argument.
 
-        The compiler evaluates values that depend on no argument only once, so every call would return the same tensor.
+        The compiler evaluates an expression that depends on no argument only once. Without the clone, all calls would
+        return the same tensor.
         """
         if (value := _constant(node)) is None:
             return text
@@ -204,7 +203,7 @@ class _Printer:
         return f"torch.ops.aten.clone(self.{name})"
 
     def body(self, module: GraphModule) -> list[str]:
-        """Prints every node of a graph except the placeholders, and returns the names of its outputs."""
+        """Prints every node of a graph except the placeholders, and returns the expressions of its outputs."""
         for node in module.graph.nodes:
             if node.op == "call_function":
                 self.call(node, module)
@@ -234,7 +233,7 @@ class _Printer:
             self.lines.append(f"{self.name(node, node.name)} = {expression}")
 
     def region(self, node: Node, module: GraphModule) -> None:
-        """Prints the body of a no_grad region inline: a deployed model never computes gradients."""
+        """Prints the body of a no_grad region without the region, because a deployed model never computes gradients."""
         _, body, *operands = node.args
         inner: GraphModule = getattr(module, str(body.target))  # type: ignore[union-attr]
         for placeholder, operand in zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True):
@@ -290,7 +289,7 @@ class _Printer:
             self.overloads[name] = target
 
     def arithmetic(self, node: Node) -> str:
-        """Prints arithmetic on sizes."""
+        """Returns the expression of a Python operator, such as arithmetic on sizes."""
         if node.target not in _INFIX and node.target not in _CALLS:
             raise _unsupported(node, f"{getattr(node.target, '__name__', node.target)}")
         operands = [self.value(argument, None) for argument in node.args]
@@ -301,9 +300,11 @@ class _Printer:
         return f"int({text})" if is_integer and node.target is operator.pow else text
 
     def value(self, value: Any, type_: Any) -> str:
-        """Prints an argument of a JIT type.
+        """Returns the source text of an argument.
 
-        None stands for any type.
+        Args:
+            value: a node, a number, a string, None, or a list of these.
+            type_: the JIT type that the op's schema declares. None if no type is declared.
         """
         kind = type_.kind() if type_ is not None else ""
         if kind == "OptionalType":
@@ -328,10 +329,7 @@ class _Printer:
 
 
 def _constant(node: Node) -> torch.Tensor | None:
-    """Evaluates a value that depends on no input and no weight.
-
-    Returns None for any other value.
-    """
+    """Returns the value of a node that depends on no input and no weight, or None for any other node."""
     nodes, queue = {node}, [node]
     while queue:
         near = queue.pop().all_input_nodes

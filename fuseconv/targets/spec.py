@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fuseconv.weights.store import Store
 
 Runner: TypeAlias = "Callable[..., tuple[torch.Tensor, ...]]"
-"""A loaded artifact, which takes positional tensors and returns a tuple of tensors."""
+"""A function that calls a loaded artifact: it takes positional tensors and returns a tuple of tensors."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class TargetSpec:
 
     Attributes:
         name: the name that users see.
-        artifact: the path of the loaded file, relative to the bundle.
-        preference: by default, the target with the lowest number in a bundle is loaded.
-        runtime: the runtime of the artifact.
+        artifact: the path of the file to load, relative to the bundle.
+        preference: the rank of the target. By default, the target with the lowest rank in a bundle is loaded.
+        runtime: the runtime that executes the artifact: torch or ONNX Runtime.
         cuda_graphs: whether calls can be captured in CUDA graphs.
         machine_code: whether the artifact runs only on CPUs with the instruction set of the CPU for which it was
             compiled.
@@ -53,9 +53,9 @@ class Context:
     """Additional inputs for writing a target.
 
     Attributes:
-        scratch: an existing folder outside the bundle, which is removed afterwards.
-        op_files: Python files that register ops of the program, for child processes.
-        store: the store for the weights. None for an artifact that contains its weights.
+        scratch: an existing folder for temporary files, outside the bundle, which the caller removes.
+        op_files: the paths of Python files that register ops of the program, which child processes must load.
+        store: the store for the weights. None if the artifact must contain its weights.
     """
 
     scratch: Path

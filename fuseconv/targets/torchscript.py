@@ -1,4 +1,4 @@
-"""TorchScript without tracing: the graph is printed as TorchScript source, so that sizes stay dynamic."""
+"""TorchScript: the graph is printed as TorchScript source and compiled, not traced, so that sizes stay dynamic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns the reason why TorchScript cannot express the program, or None."""
+    """Returns why TorchScript cannot express the program, or None if it can."""
     from fuseconv.targets.script_source import print_script
 
     try:
@@ -59,9 +59,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 def load(path: Path, device: str) -> Runner:
     """Loads the module that `write` wrote.
 
-    The op libraries that it calls must be loaded first. On CUDA this disables the pointwise fuser for the whole
-    process, because torch has no narrower switch. The fuser compiles kernels from the second call on, and with CUDA 13
-    kernels that use bfloat16 do not compile.
+    The caller must first load the op libraries that the module calls. On CUDA, this function disables TorchScript's
+    pointwise fuser for the whole process, because torch has no narrower switch. The fuser compiles kernels from the
+    second call on, and with CUDA 13, kernels that use bfloat16 do not compile.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Selects CUDA kernels that need no plan for attention with dynamic sizes.
+"""Replaces attention with dynamic sizes on CUDA by kernels that need no execution plan.
 
-For f16 and bf16, PyTorch prefers cuDNN's attention. cuDNN makes a plan for every new size, which takes the host many
-times as long as a call. If sizes are dynamic, the program therefore names the kernel: Flash Attention or, with a mask,
-the memory-efficient kernel. Both kernels accept any size at once; cuDNN's kernel is faster where it has its plan. With
-static sizes there is only one plan, and nothing is changed.
+For f16 and bf16, PyTorch prefers cuDNN's attention. cuDNN builds an execution plan for every new size, which takes many
+times as long as a call. If sizes are dynamic, this module therefore calls a specific kernel: Flash Attention or, with a
+mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
+has a plan. With static sizes there is only one plan, so nothing is changed.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel and pads the mask.
 """
@@ -31,16 +31,17 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
 
 ALIGNMENT = 8
-"""The strides of a mask must be multiples of this number of elements, which is 16 bytes."""
+"""The number of elements of which a mask's strides must be multiples: 16 bytes in f16 and bf16."""
 
 WIDEST = 256
 """The largest head width of Flash Attention."""
 
 
 def without_plans(program: Program) -> Program:
-    """Returns the program in which each attention with dynamic sizes names its kernel.
+    """Returns a program in which each attention with dynamic sizes calls a specific kernel.
 
-    The given program is not changed. Attention that these kernels do not support is left to PyTorch's choice.
+    The given program is not changed, and is returned if it needs no change. For attention that neither kernel supports,
+    PyTorch still chooses the kernel.
     """
     if program.contract.device != "cuda" or not program.contract.dims():
         return program
@@ -49,7 +50,7 @@ def without_plans(program: Program) -> Program:
 
 
 def named(graph: Graph) -> Graph | None:
-    """Returns a copy of a graph in which the kernels are named, or None if there is no attention to change."""
+    """Returns a copy of a graph that calls the kernels directly, or None if there is no attention to change."""
     if not any(_takes(node) for node in graph.nodes):
         return None
     naming = _Naming(copied(graph))
@@ -60,7 +61,7 @@ def named(graph: Graph) -> Graph | None:
 
 
 def _takes(node: Node) -> bool:
-    """Returns whether a node is an attention with dynamic sizes that cuDNN would compute."""
+    """Returns whether a node is attention with dynamic sizes that one of the two kernels can compute."""
     if node.target is not _ATTENTION:
         return False
     given = arguments(node)
@@ -83,7 +84,7 @@ def _takes(node: Node) -> bool:
 
 
 def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Returns whether the kernels support the mask of an attention."""
+    """Returns whether one of the two kernels supports the mask of an attention, or its lack of a mask."""
     if given["attn_mask"] is None:
         return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
     mask = given["attn_mask"].meta["val"]
@@ -98,10 +99,7 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
 
 @dataclass
 class _Naming:
-    """A graph whose attention is replaced.
-
-    A mask that several layers share is prepared once.
-    """
+    """Replaces attention nodes in a graph. A mask that several layers share is padded only once."""
 
     graph: Graph
     _masks: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)
@@ -133,7 +131,7 @@ class _Naming:
         self.graph.erase_node(node)
 
     def _bias(self, mask: Node, q: Node) -> Node:
-        """Returns the mask as a bias [B, H, L, S] whose rows begin at multiples of 16 bytes."""
+        """Returns the mask as an additive bias [B, H, L, S], whose rows begin at multiples of 16 bytes."""
         key = (mask, q.meta["val"].dtype)
         if key not in self._masks:
             self._masks[key] = self._padded(*key)
@@ -167,7 +165,7 @@ class _Naming:
         return size if isinstance(size, int) else self._call(torch.ops.aten.sym_size.int, node, axis)
 
     def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds a call and its fake value to the graph."""
+        """Adds a call to the graph, computes its fake value, and returns the new node."""
 
         def value(argument: Any) -> Any:
             if isinstance(argument, list):

@@ -1,4 +1,4 @@
-"""Joins the weights of several bundles in one file, which holds each tensor once, whatever its names."""
+"""Merges the weights of several bundles into one file that contains each distinct tensor once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Joined:
     """The weights file of a bundle that was made from other bundles.
 
     Attributes:
-        places: maps each key to its file and its place in the file.
-        keys: maps the file and the key of a tensor in another bundle to its key in this file.
+        places: maps each tensor's key to the name of the weights file and the tensor's place in this file.
+        keys: maps the path of a source bundle's weights file and a tensor's key there to the tensor's key in this file.
     """
 
     places: dict[str, tuple[str, Place]]
@@ -27,13 +27,13 @@ class Joined:
 
     @staticmethod
     def write(bundle: Path, sources: Iterable[Path]) -> Joined:
-        """Writes the tensors of several bundles to `weights.safetensors`.
+        """Writes the tensors of several bundles to `weights.safetensors`, and returns their keys and places.
 
-        Tensors with the same dtype, shape and bytes are written once. A tensor keeps its key, unless another tensor
-        already has this key: then the name of its bundle precedes the key.
+        Tensors with the same dtype, shape and bytes are written once. A tensor keeps its key unless a different tensor
+        already uses this key. Then the name of its bundle and a slash are put before the key.
 
         Args:
-            bundle: the folder in which the file is written.
+            bundle: the folder to which the file is written.
             sources: the folders of the bundles, which must have different names.
 
         Raises:
@@ -55,12 +55,12 @@ class Joined:
         return Joined({key: (STORE, place) for key, place in places.items()}, keys)
 
     def adopt(self, folder: str, table: Table, source: Path) -> Table:  # noqa: ARG002 - the interface of a store
-        """Returns the table for an artifact of one of the bundles.
+        """Converts the weights table of an artifact from one of the source bundles to the keys of this file.
 
         Args:
-            folder: the folder of the artifact in its bundle.
-            table: the weights of the artifact in that bundle.
-            source: that bundle.
+            folder: ignored.
+            table: the artifact's table in its source bundle.
+            source: the folder of the source bundle.
         """
         held = {key: source / name for name in table.files for key in mapped(source / name)}
         entries = {

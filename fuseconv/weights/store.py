@@ -1,7 +1,8 @@
-"""Stores the weights of all artifacts of a bundle in one file, each tensor once.
+"""Stores the weights of all artifacts of a bundle, each tensor once.
 
-The tensors of the fused program are written first, to `weights.safetensors`, and the artifacts refer to them. Other
-tensors that an artifact needs, such as a constant that its exporter computed, go to a file in the artifact's folder.
+The tensors of the fused program are written first, to `weights.safetensors`, and all artifacts refer to this file.
+Other tensors, such as constants that an exporter computed, are written to a second file in the folder of the artifact
+that needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ Address = tuple[object, ...]
 
 
 def is_storable(tensor: Any) -> bool:
-    """Returns whether a tensor is an ordinary strided tensor that a weights file can hold."""
+    """Returns whether a weights file can hold a tensor.
+
+    It can hold strided tensors of supported dtypes, but no tensor subclasses, quantized tensors or meta tensors.
+    """
     return (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -40,7 +44,7 @@ def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 class Adopting(Protocol):
-    """The weights of a bundle into which artifacts of other bundles are moved."""
+    """The interface of a weight store into which artifacts of other bundles are moved. See `Store.adopt`."""
 
     places: dict[str, tuple[str, Place]]
 
@@ -49,13 +53,13 @@ class Adopting(Protocol):
 
 @dataclass
 class Store:
-    """The weights of a bundle while it is written.
+    """The weights of a bundle that is being written.
 
     Attributes:
         bundle: the folder of the bundle.
-        entries: maps the address of each known tensor in memory to its entry in the store.
-        named: the stored tensors by name, each with its entry.
-        places: maps each key that this process wrote to its file and its place in the file.
+        entries: maps the memory address, dtype and layout of each known tensor to its entry in the store.
+        named: maps the name of each stored tensor to the tensor and its entry.
+        places: maps the key of each tensor that this process wrote to the name of its weights file and its place there.
     """
 
     bundle: Path
@@ -66,9 +70,9 @@ class Store:
 
     @staticmethod
     def create(bundle: Path, tensors: Mapping[str, torch.Tensor]) -> Store:
-        """Writes tensors to `weights.safetensors`, and returns the store.
+        """Writes tensors to `weights.safetensors`, and returns a store that contains them.
 
-        Tensors that share memory and shape are written once.
+        Tensors with the same memory, dtype, shape and strides are written once.
 
         Raises:
             FileError: the file cannot be written.
@@ -81,16 +85,22 @@ class Store:
 
     @staticmethod
     def reopen(bundle: Path, table: Table, tensors: Mapping[str, torch.Tensor]) -> Store:
-        """Returns a store that knows these tensors, which were read with this table."""
+        """Returns a store for an existing weights file.
+
+        Args:
+            bundle: the folder of the bundle.
+            table: the table of the weights file.
+            tensors: the tensors that were read with this table, by name.
+        """
         store = Store(bundle, named={name: (tensor, table.tensors[name]) for name, tensor in tensors.items()})
         for tensor, entry in store.named.values():
             store._know(tensor, entry)
         return store
 
     def attached(self, exported: ExportedProgram) -> ExportedProgram:
-        """Returns the program with memory-mapped weights, so that the memory of the original weights can be freed.
+        """Returns a program whose weights are memory-mapped, so that the memory of the original weights can be freed.
 
-        Weights that are not on the CPU or not in the store are kept.
+        Weights that are on another device than the CPU, or not in the store, are kept as they are.
         """
         changed: dict[str, torch.Tensor] = {}
         for name, tensor in weights_of(exported).items():
@@ -103,7 +113,8 @@ class Store:
     def find(self, name: str, tensor: torch.Tensor) -> Entry | None:
         """Returns the entry of a tensor in the store, or None if the tensor is not stored.
 
-        The tensor is looked up by its memory, then by its name and values.
+        The tensor is looked up by its memory address first. If this fails, a stored tensor of the same name is used if
+        it has the same dtype, shape and bytes.
         """
         if (entry := self.entries.get(_address(tensor))) is not None:
             return entry
@@ -114,7 +125,7 @@ class Store:
         return entry
 
     def table(self, tensors: Mapping[str, torch.Tensor]) -> Table:
-        """Returns a table of the given tensors, without the tensors that are not stored."""
+        """Returns a table of those given tensors that are in the store."""
         found = {name: self.find(name, tensor) for name, tensor in tensors.items()}
         return Table((STORE,), {name: entry for name, entry in found.items() if entry is not None})
 
@@ -124,11 +135,11 @@ class Store:
         return {key for key, (tensor, _) in self.named.items() if key not in theirs or not _same(tensor, theirs[key])}
 
     def put(self, folder: str, tensors: Mapping[str, torch.Tensor]) -> Table:
-        """Writes the weights of an artifact that are not stored yet to a file in its folder, and returns its table.
+        """Returns the weights table of an artifact, after writing weights that are not in the store to its folder.
 
         Args:
             folder: the folder of the artifact, relative to the bundle.
-            tensors: the weights by their names in the artifact.
+            tensors: maps the name of each weight in the artifact to the weight.
 
         Raises:
             FileError: a file cannot be written.
@@ -142,12 +153,15 @@ class Store:
         return Table((STORE, name), {**table.tensors, **written})
 
     def adopt(self, folder: str, table: Table, source: Path) -> Table:
-        """Writes the weights of another bundle's artifact that differ to a file in its folder, and returns its table.
+        """Converts the weights table of another bundle's artifact to this store.
+
+        A weight that is missing from this store, or differs from the stored tensor of the same key, is written to a file
+        in the artifact's folder.
 
         Args:
-            folder: the folder of the artifact, relative to either bundle.
-            table: the weights of the artifact in the other bundle.
-            source: the other bundle.
+            folder: the folder of the artifact, relative to its bundle; it is the same in both bundles.
+            table: the artifact's table in the other bundle.
+            source: the folder of the other bundle.
 
         Raises:
             FileError: a file cannot be written.
@@ -166,7 +180,13 @@ class Store:
     def _write(
         self, name: str, tensors: Mapping[str, torch.Tensor], prefix: str
     ) -> dict[str, tuple[torch.Tensor, Entry]]:
-        """Writes tensors to a file, and returns each tensor with its entry."""
+        """Writes tensors to a file, and maps each name to its tensor and entry.
+
+        Args:
+            name: the name of the file, relative to the bundle.
+            tensors: the tensors by name.
+            prefix: what is put before each name to form the key.
+        """
         kept: dict[str, torch.Tensor] = {}
         written: dict[Address, Entry] = {}
         for weight, tensor in tensors.items():
@@ -182,12 +202,16 @@ class Store:
 
 
 def like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns the values, as a parameter if the tensor is a parameter."""
+    """Returns `values`, wrapped in a Parameter if `tensor` is a Parameter."""
     return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
 
 
 def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:
-    """Returns a contiguous tensor over the memory of a tensor, and the entry that describes the tensor as its view."""
+    """Returns the contiguous tensor to store for a weight, and the entry that describes the weight as its view.
+
+    The memory of a non-contiguous weight is stored as a 1D tensor, and its entry keeps the strides. A complex weight is
+    stored as real and imaginary parts.
+    """
     plain = tensor.detach().resolve_conj().resolve_neg()
     entry = Entry(key, is_complex=plain.is_complex())
     if not plain.is_contiguous():
@@ -198,13 +222,16 @@ def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:
 
 
 def _address(tensor: torch.Tensor) -> Address:
-    """Returns a key that two tensors share only if they are the same values in the same memory."""
+    """Returns a key that is equal for two tensors only if they view the same memory in the same way."""
     place = tensor.data_ptr() if tensor.numel() else 0
     return place, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.is_conj(), tensor.is_neg()
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors are contiguous and have the same dtype, shape and bytes, NaNs included."""
+    """Returns whether two tensors are contiguous and have the same dtype, shape and bytes.
+
+    Equal NaNs are equal. Nonempty complex tensors are never equal.
+    """
     if one.dtype != other.dtype or one.shape != other.shape or not (one.is_contiguous() and other.is_contiguous()):
         return False
     if one.numel() == 0 or one.is_complex():

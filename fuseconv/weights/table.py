@@ -1,8 +1,8 @@
-"""The table `weights.json` next to an artifact, which maps the artifact's weights to tensors of the bundle.
+"""The weights table `weights.json` next to an artifact, which maps the artifact's weights to tensors of the bundle.
 
-The table lists the weights files, relative to the bundle (for a method, to the whole bundle), and maps the name of each
-weight in the artifact to the key of a tensor in one of the files. Keys are unique in a bundle. An artifact without such
-a table contains its weights.
+The table lists the names of the weights files, relative to the bundle's folder, and maps the name of each weight in the
+artifact to the key of a tensor in one of these files. For a method of a bundle, the names are relative to the folder of
+the whole bundle. Keys are unique in a bundle. An artifact without a weights table contains its weights.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ _AGAIN = "convert the model again, or copy the bundle again"
 
 @dataclass(frozen=True)
 class Entry:
-    """A weight, as a view of the stored tensor with the key.
+    """Describes a weight as a view of a stored tensor.
 
-    `shape` and `stride` (in elements) describe the view if the weight is not contiguous. `is_complex` says that the
-    last axis of the tensor holds real and imaginary parts.
+    Attributes:
+        key: the key of the stored tensor.
+        shape: the shape of the weight if it is not contiguous. Empty if it is.
+        stride: the strides of the weight, in elements, if it is not contiguous. None if it is.
+        is_complex: whether the weight is complex. Then the last axis of the stored tensor holds the real and imaginary
+            parts.
     """
 
     key: str
@@ -47,29 +51,26 @@ class Entry:
         return tensor if self.stride is None else tensor.as_strided(self.shape, self.stride)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values.
-
-        `from_json` reads them back.
-        """
+        """Returns the entry as a dict of JSON values, which `from_json` parses."""
         strided = {} if self.stride is None else {"shape": list(self.shape), "stride": list(self.stride)}
         return {"key": self.key, **strided, **({"complex": True} if self.is_complex else {})}
 
     @staticmethod
     def from_json(value: Any) -> Entry:
-        """Reads the values that `to_json` returned."""
+        """Parses the dict that `to_json` returned."""
         stride = tuple(value["stride"]) if "stride" in value else None
         return Entry(str(value["key"]), tuple(value.get("shape", ())), stride, bool(value.get("complex", False)))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The weights of an artifact.
+    """The weights table of an artifact.
 
     Attributes:
-        files: the weights files, relative to the bundle.
+        files: the paths of the weights files, relative to the bundle.
         tensors: maps the name of each weight in the artifact to its entry.
-        program: the hash of the program in the artifact. Other weights may give another program, because a rule may
-            turn a weight into a number.
+        program: the hash of the program in the artifact. Different weights may lead to a different program, because a
+            rule may turn a weight into a number.
     """
 
     files: tuple[str, ...]
@@ -78,20 +79,18 @@ class Table:
 
     @property
     def keys(self) -> set[str]:
-        """The keys of the tensors."""
+        """The keys of all stored tensors that the artifact uses."""
         return {entry.key for entry in self.tensors.values()}
 
     def to_json(self) -> str:
-        """Serializes the table as JSON."""
+        """Returns the table as JSON text."""
         tensors = {name: one.to_json() for name, one in self.tensors.items()}
         value = {"files": list(self.files), "program": self.program, "tensors": tensors}
         return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
     @staticmethod
     def of(artifact: Path) -> Table | None:
-        """Reads the table next to an artifact.
-
-        Returns None if the artifact contains its weights.
+        """Returns the table next to an artifact, or None if the artifact has no table and so contains its weights.
 
         Raises:
             RefusedError: the table is damaged, or names a file outside of the bundle.
@@ -111,9 +110,9 @@ class Table:
         return table
 
     def read(self, bundle: Path, device: str) -> dict[str, torch.Tensor]:
-        """Returns the weights by name.
+        """Returns the weights by their names in the artifact, on the given device.
 
-        On the CPU the weights are memory-mapped, so that all processes that read the bundle share their memory.
+        On the CPU, the weights are memory-mapped, so that all processes that load the bundle share their memory.
 
         Raises:
             RefusedError: a file or a tensor is missing or damaged.
@@ -133,7 +132,7 @@ class Table:
 
 
 def set_table(artifact: Path, table: Table | None) -> None:
-    """Writes the table next to an artifact, or removes the table if the artifact contains its weights.
+    """Writes the table next to an artifact; removes an existing table if `table` is None.
 
     Raises:
         FileError: the file cannot be written.
@@ -150,7 +149,7 @@ def set_table(artifact: Path, table: Table | None) -> None:
 
 
 def is_inside(name: object) -> bool:
-    """Returns whether a relative path stays inside the folder to which it is relative."""
+    """Returns whether `name` is a relative path without `..`, so that it cannot leave the folder it is relative to."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePosixPath(name)
@@ -158,7 +157,9 @@ def is_inside(name: object) -> bool:
 
 
 def weights_of_artifact(artifact: Path, device: str) -> dict[str, torch.Tensor] | None:
-    """Returns the weights of an artifact in a folder of a bundle, or None if the artifact contains its weights.
+    """Returns the weights of an artifact by name, or None if the artifact contains its weights.
+
+    The artifact must be in a subfolder of its bundle.
 
     Raises the errors of `Table.of` and `Table.read`.
     """

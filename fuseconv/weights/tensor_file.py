@@ -1,8 +1,8 @@
-"""Files of tensors that are mapped into memory: safetensors, written one tensor at a time.
+"""Reads and writes safetensors files: writes one tensor at a time, and maps files into memory to read them.
 
-The format is the one of github.com/huggingface/safetensors: the length of the header, a JSON header, and the values of
-all tensors without gaps. Tensors whose sizes are multiples of `ALIGNMENT` come first, so that these tensors and the
-next one start at multiples of `ALIGNMENT`.
+The format is defined by github.com/huggingface/safetensors: the length of the header, a JSON header, and the values of
+all tensors without gaps. Tensors whose byte sizes are multiples of `ALIGNMENT` come first, so that each of them starts
+at a multiple of `ALIGNMENT`, and so does the first tensor after them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,21 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The dtypes of the format, by the names in a header."""
+"""Maps each dtype that the format supports to its name in a header."""
 
 _NAMED: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a tensor's values in a file: `size` bytes from `offset`, counted from the start of the file."""
+    """The place of a tensor's values in a file.
+
+    Attributes:
+        dtype: the dtype of the tensor.
+        shape: the shape of the tensor.
+        offset: the position of the first byte, from the start of the file.
+        size: the number of bytes.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -63,11 +70,15 @@ class Place:
 def write(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Place]:
-    """Writes contiguous tensors to a file, and returns the place of each tensor.
+    """Writes contiguous tensors to a file, and maps each name to the tensor's place in the file.
 
-    The tensors may be on any device; their dtypes must be in `DTYPES`. Only one tensor at a time is copied to host
-    memory. The same tensors and metadata always give the same bytes, unlike with the safetensors library, which writes
-    metadata in a random order.
+    Only one tensor at a time is copied to host memory. The same tensors and metadata always give the same bytes, unlike
+    the safetensors library, which writes metadata in a random order.
+
+    Args:
+        path: the path of the file. Its folder is created.
+        tensors: the tensors by name, on any device. Their dtypes must be in `DTYPES`.
+        metadata: the text metadata of the header.
 
     Raises:
         FileError: the file cannot be written.
@@ -102,10 +113,10 @@ def write(
 
 
 def mapped(path: Path) -> dict[str, torch.Tensor]:
-    """Maps a file into memory and returns its tensors.
+    """Maps a file into memory and returns its tensors by name.
 
     All processes share the memory of the tensors through the page cache. A process that writes to a tensor gets its own
-    copy of the page.
+    copy of the page (copy-on-write).
 
     Raises:
         OSError: the file cannot be opened.
@@ -118,7 +129,7 @@ def mapped(path: Path) -> dict[str, torch.Tensor]:
 
 
 def placed(path: Path) -> dict[str, Place]:
-    """Reads the header of a file and returns the place of each tensor.
+    """Reads the header of a file and maps each tensor's name to its place in the file.
 
     Raises:
         OSError: the file cannot be opened.
