@@ -25,13 +25,13 @@ class Border:
 
     Attributes:
         node: the name of the value's node in the captured program.
-        twin: the name of the node in the fused program that has the same value.
-        layer: the path of the module that computes the value. Empty for the model itself.
-        op: the op of the fused program that computes the value.
-        rule: the rule of the match whose result the value is. Empty if no match computes the value.
-        match: the nodes of that match.
-        line: the source line of the model. Empty if unknown.
-        ends: whether the value leaves a module, is the result of a match, or is an output of the program.
+        twin: the name of the node in the fused program that computes the same value.
+        layer: the path of the innermost module that computes the value. Empty for the model itself.
+        op: the name of the op that computes the value in the fused program.
+        rule: the name of the rule, if the value is a result of a match. Empty if no match computes the value.
+        match: the names of the nodes in this match. Empty if no match computes the value.
+        line: the source line of the model that computes the value. Empty if unknown.
+        ends: whether the value is used by another module, is a result of a match, or is an output of the program.
     """
 
     node: str
@@ -54,9 +54,9 @@ class Pair:
 
     Attributes:
         program: the captured program.
-        fused: the rewritten program.
-        plan: the plan by which it was rewritten.
-        borders: the borders of the two programs, in the order of the captured program.
+        fused: the fused program, which is the captured program rewritten by the plan.
+        plan: the plan, which lists the matches to replace.
+        borders: the borders of the two programs, in the order of the captured program's nodes.
     """
 
     program: Program
@@ -66,7 +66,7 @@ class Pair:
 
     @staticmethod
     def of(program: Program, plan: Plan) -> Pair:
-        """Rewrites a program by a plan, and finds the borders.
+        """Rewrites a program by a plan, finds the borders, and returns the pair.
 
         Raises:
             RuleError: the plan does not fit the program.
@@ -82,7 +82,7 @@ class Pair:
 
     @property
     def ends(self) -> tuple[Border, ...]:
-        """The borders at which a module, a match or the program ends, in order."""
+        """The borders that are results of a module, of a match or of the program, in order."""
         return tuple(border for border in self.borders if border.ends)
 
 
@@ -119,13 +119,13 @@ def _is_tensor(node: Node) -> bool:
 
 
 def layer_of(node: Node) -> str:
-    """Returns the path of the innermost module in which a node was captured. Empty for the model itself."""
+    """Returns the path of the innermost module that a node belongs to, or an empty string for the model itself."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     return str([*stack.values()][-1][0]) if stack else ""
 
 
 def op_of(node: Node) -> str:
-    """Returns the name of the op that computes a value. The value may be one of several results of the op."""
+    """Returns the name of the op that computes a node's value. A getitem node's value is a result of its operand's op."""
     source: Any = node.args[0] if is_getitem(node) else node
     return op_name(source.target)
 
@@ -136,5 +136,5 @@ def _leaves_module(node: Node) -> bool:
 
 
 def step_of(plan: Plan, border: Border) -> Step | None:
-    """Returns the step of a plan that computes a border. None if no step does."""
+    """Returns the step of a plan that computes a border's value, or None if no step computes it."""
     return next((step for step in plan.applied if border.node in step.results.values()), None)

@@ -30,11 +30,11 @@ from fuseconv.runtime.model import load_target
 from fuseconv.targets import TARGETS
 
 LARGE = "zeros and large"
-"""The name of the case whose inputs are so large that a correct model may overflow. Its overflow alone is no fault."""
+"""The name of the case whose inputs are zeros and large values. A correct model may overflow in this case."""
 
 MOST_LIMITS = 4
-"""The maximum number of cases of a target that are examined. The next case is examined only if the previous cases
-showed nothing but limits of the target's runtime."""
+"""The maximum number of failing cases that are examined for one target. The next case is examined only if all previous
+differences were limits of the target's runtime."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step. Returns a context manager in which the step runs."""
@@ -59,11 +59,11 @@ class Comparison:
 
     Attributes:
         program: the captured program.
-        plan: the plan of the fused program.
-        references: the outputs of the original in each case.
-        targets: the names of the targets.
-        search: finds the cause of a difference.
-        bundle: the bundle with the artifacts. If None, each target is written to be compared.
+        plan: the plan by which the program is fused.
+        references: the inputs of each case, and the original's outputs for these inputs.
+        targets: the names of the targets to compare.
+        search: the search for the cause of a difference.
+        bundle: the bundle whose artifacts are compared. If None, each target's artifact is written for the comparison.
     """
 
     program: Program
@@ -102,14 +102,14 @@ class Comparison:
         return Blame(tuple(_merged(verdicts)), tuple(compared), unable, scene.reference.case.name, growth)
 
     def _pair(self, plan: Plan) -> Pair:
-        """Returns the program and its form that a plan fuses. Plans with the same steps share one pair."""
+        """Returns the program paired with its fused form under a plan. Plans with the same steps share one pair."""
         key = repr(plan.applied)
         if key not in self._pairs:
             self._pairs[key] = Pair.of(self.program, plan)
         return self._pairs[key]
 
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
-        """Returns the verdict for a program that is wrong before anything is fused. Empty if the program is right."""
+        """Checks the program before fusion. Returns one verdict if it is wrong, or an empty list if it is right."""
         for reference in references:
             if _overflows(reference) and reference.case.name != LARGE:
                 return [self._overflow(reference, ())]
@@ -122,10 +122,10 @@ class Comparison:
         return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
-        """Checks the fused program of each target in PyTorch. Adds verdicts, and returns the pairs that are wrong."""
+        """Runs each target's fused program in PyTorch. Appends to `verdicts`, and returns the pairs that are wrong."""
         wrong: list[Pair] = []
         for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
-            # A form of the search may differ where inputs are not finite. A conversion checks and records this.
+            # A replacement that the search found may differ for non-finite inputs. The conversion records this.
             searched = any(step.rule == SEARCH for step in pair.plan.applied)
             judged = [one for one in references if one.case.kind == "ordinary" or not searched]
             for reference, row in _failing(self.program, judged, _in_torch(pair.fused))[:1]:
@@ -138,7 +138,7 @@ class Comparison:
         return wrong
 
     def _failing(self, target: str, pair: Pair, references: Sequence[Reference]) -> list[tuple[Reference, Row]]:
-        """Runs a target in all cases. Returns the cases in which it differs, each with its first differing output.
+        """Runs a target in all cases. Returns each case that fails the parity check, with its first failing output.
 
         Raises:
             FuseconvError: the target cannot be written or loaded.
@@ -155,7 +155,7 @@ class Comparison:
             return _failing(self.program, references, lambda case: called(runner, case.inputs), target)
 
     def _of_target(self, target: str, pair: Pair, failing: Sequence[tuple[Reference, Row]]) -> list[Verdict]:
-        """Returns the verdicts for a target: for limits of its runtime with special values, and then for a fault."""
+        """Returns the verdicts for a target's failing cases, up to and including the first that is no runtime limit."""
         verdicts: list[Verdict] = []
         for reference, row in failing[:MOST_LIMITS]:
             find = partial(self._find, target, Scene(pair, reference, self.search.op_files), row)
@@ -193,7 +193,7 @@ def _failing(
     target: str = "",
     manifest: Manifest | None = None,
 ) -> list[tuple[Reference, Row]]:
-    """Returns the cases that fail, each with its first failing output. Limits in the manifest are not failures."""
+    """Returns each failing case with its first failing output. Limits that the manifest records are no failures."""
 
     def guarded(case: Case) -> Sequence[torch.Tensor]:
         try:
@@ -210,7 +210,7 @@ def _failing(
 
 
 def _overflows(reference: Reference) -> bool:
-    """Returns whether the original computes non-finite values from ordinary inputs where float64 is finite."""
+    """Returns whether an output for ordinary inputs is non-finite although the float64 reference is finite."""
     return reference.case.kind == "ordinary" and any(
         original.is_floating_point() and bool((~original.isfinite() & fp64.isfinite()).any())
         for original, fp64 in zip(reference.original, reference.fp64, strict=True)
@@ -218,7 +218,7 @@ def _overflows(reference: Reference) -> bool:
 
 
 def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Merges verdicts that have the same cause and place in several targets."""
+    """Merges verdicts with the same cause, border and detail into one verdict that names all their targets."""
     merged: dict[object, Verdict] = {}
     for one in verdicts:
         key = (one.cause, one.border, one.detail) if one.border is not None else one
@@ -229,7 +229,7 @@ def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _growth(scene: Scene) -> tuple[Growth, ...]:
-    """Returns the error of the original and of the fused program in PyTorch at each border."""
+    """Returns the errors of the original and of the fused program in PyTorch, at the end of each module and match."""
     ends = scene.pair.ends
     fp64, original, fused = scene.fp64(ends), scene.rows(scene.original, ends), scene.rows(scene.fused, ends)
     return tuple(Growth(end, _rms(fp64[end]), original[end], fused[end]) for end in ends)

@@ -1,4 +1,4 @@
-"""Reads a torch.export archive as a list of ops, and cuts out parts that return intermediate values."""
+"""Reads a torch.export archive as a list of ops, and extracts parts that return intermediate values."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class ExportListing(Listing):
         return [self._place(one) for one in results]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of the nodes among the arguments of a call."""
+        """Returns the places of a call's operands. None for an input or a weight."""
         return [self._place(one) for one in self._nodes[at].all_input_nodes]
 
     def arguments(self, at: int) -> list[str]:
-        """Returns the non-tensor arguments and the weights of a call."""
+        """Returns the non-tensor arguments of a call as strings, and its weights as names with hashes."""
         node, specs = self._nodes[at], self._exported.graph_signature.input_specs
         held = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is not InputKind.USER_INPUT}
         tensors = self._exported.state_dict | self._exported.constants
@@ -64,11 +64,11 @@ class ExportListing(Listing):
         """Returns an archive that computes the values at `ends`, with its weights. The given values become inputs."""
         starts = {self._nodes[at].name: tensor for (at, _), tensor in given.items()}
         part, file = returning(self._exported, [self._nodes[at].name for at, _ in ends], starts), io.BytesIO()
-        # Mapped weights are views of one large storage, and torch would write all of it.
+        # Memory-mapped weights are views of one large storage, and torch.export.save would write the whole storage.
         owned = {name: like(one, one.detach().clone()) for name, one in weights_of(part).items()}
         torch.export.save(with_weights(part, owned), file)
         return Piece(file.getvalue(), tuple(starts.values()))
 
     def _place(self, node: Any) -> Place | None:
-        """Returns the place of a node. The index of the result is 0: a separate node selects one of several results."""
+        """Returns a node's place, or None if it calls no op. The result index is 0: getitem nodes select results."""
         return (self._at[node], 0) if isinstance(node, Node) and node in self._at else None

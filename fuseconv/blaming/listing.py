@@ -1,8 +1,8 @@
 """Represents an artifact as a list of ops, so that its intermediate values can be compared with another artifact's.
 
-Two artifacts of one program have the same ops in the same order, even if the names of their values differ. Therefore a
-value of one artifact is found in the other by position. Aligning the two lists finds the value even if ops were added,
-removed or changed.
+Two artifacts of one program call the same ops in the same order, even if the names of their values differ. A value of
+one artifact can therefore be found in the other by its position. The two lists are aligned first, so that the value is
+found even if ops were added, removed or changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 NOTHING: Mapping[Place, torch.Tensor] = MappingProxyType({})
 
 COPIES = frozenset({"Identity", "aten::clone", "aten.clone.default"})
-"""Ops that return the value of their operand."""
+"""Ops that return a copy of their operand."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Piece:
     """A part of an artifact that can be loaded and run as an artifact itself.
 
     Attributes:
-        data: the bytes of the file.
-        weights: the tensors that the part takes after its inputs: its weights, unless it contains them, and the given
-            values.
+        data: the content of the artifact's file.
+        weights: the tensors that the part takes after its inputs: first its weights, unless the file contains them,
+            then the given intermediate values.
     """
 
     data: bytes
@@ -42,7 +42,7 @@ class Piece:
 
 
 class Listing(ABC):
-    """The ops of an artifact. Each subclass reads one artifact format."""
+    """An artifact as a list of ops. Each subclass reads one artifact format."""
 
     @abstractmethod
     def __init__(self, path: Path, device: str) -> None:
@@ -55,7 +55,7 @@ class Listing(ABC):
     @cached_property
     @abstractmethod
     def ops(self) -> list[str]:
-        """The names of the ops, in order."""
+        """The names of the ops, in execution order."""
 
     @cached_property
     @abstractmethod
@@ -64,11 +64,11 @@ class Listing(ABC):
 
     @abstractmethod
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of the values that the op at a position takes. None for an input or a weight."""
+        """Returns the place of each operand of the op at position `at`. None for an input or a weight."""
 
     @abstractmethod
     def arguments(self, at: int) -> list[str]:
-        """Returns the other arguments of an op as texts: attributes, numbers, and weights with their hashes."""
+        """Returns the other arguments of an op as strings: attributes, numbers, and weights with their hashes."""
 
     @abstractmethod
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
@@ -80,7 +80,7 @@ class Listing(ABC):
         """
 
     def needed(self, end: Place, given: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Tensor]:
-        """Returns the given values from which the value at `end` is computed."""
+        """Returns those of the given values on which the value at `end` depends."""
         seen, queue, found = {end[0]}, [end[0]], dict[Place, torch.Tensor]()
         while queue:
             for place in self.operands(queue.pop()):
@@ -94,19 +94,19 @@ class Listing(ABC):
         return found
 
     def text(self, at: int) -> str:
-        """Returns an op and its arguments as text, without the names of values."""
+        """Returns an op and its non-tensor arguments as one string, without the names of values."""
         return f"{self.ops[at]}({', '.join(self.arguments(at))})"
 
 
 def placed(written: Listing, artifact: Listing) -> list[Place | None]:
-    """Finds in an artifact the values that another artifact of the same program returns.
+    """Finds in one artifact the values that a newly written artifact of the same program returns.
 
     Args:
-        written: the other artifact, which was written again.
+        written: the newly written artifact.
         artifact: the artifact in which to find the values.
 
     Returns:
-        The place of each value in `artifact`. None if it is not found.
+        The place in `artifact` of each value. None for a value that is not found.
     """
     twins = _twins(written, artifact)
     found: list[Place | None] = []
@@ -119,7 +119,7 @@ def placed(written: Listing, artifact: Listing) -> list[Place | None]:
 
 
 def changes(written: Listing, artifact: Listing) -> dict[int, str]:
-    """Describes how the ops of an artifact differ from an artifact that is written again: a sentence by position."""
+    """Returns a description of each op of `artifact` that differs from `written`, by its position in `artifact`."""
     twins = _twins(written, artifact)
     found = {}
     for at, twin in twins.items():
@@ -144,7 +144,7 @@ def _twins(written: Listing, artifact: Listing) -> dict[int, int]:
 
 
 def hashed(name: str, tensor: torch.Tensor) -> str:
-    """Describes a weight among the arguments of an op, by its name and a hash of its values."""
+    """Returns a string that identifies a weight by its name and by the start of the SHA-256 of its data."""
     plain = tensor.detach().cpu().contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return f"{name} with sha256 {sha256(data).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Reads an ONNX model as a list of ops, and cuts out parts whose graph outputs are intermediate values."""
+"""Reads an ONNX model as a list of ops, and extracts parts whose graph outputs are intermediate values."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class OnnxListing(Listing):
         return [self._places.get(value.name) for value in self._model.graph.output]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of a node's inputs."""
+        """Returns the places of a node's inputs. None for a graph input or an initializer."""
         return [self._places.get(name) for name in self._model.graph.node[at].input]
 
     def arguments(self, at: int) -> list[str]:
-        """Returns the attributes and the weights of a node, and a hash of the body of the ONNX function it calls."""
+        """Returns a node's attributes and weights as strings, and a hash of the body if it calls an ONNX function."""
         node = self._model.graph.node[at]
         attributes = sorted(f"{one.name} {_value(one)}" for one in node.attribute)
         weights = [name for name in node.input if name in self._weights]
@@ -66,7 +66,7 @@ class OnnxListing(Listing):
         model.graph.input.extend(
             onnx.helper.make_tensor_value_info(name, kinds[one.dtype], list(one.shape)) for name, one in starts.items()
         )
-        for node in model.graph.node:  # renames only the given results: a node may have other results that are needed
+        for node in model.graph.node:  # rename only the given outputs: the node's other outputs may still be needed
             node.output[:] = [f"{name}_computed" if name in starts else name for name in node.output]
         used: set[str] = set(names)
         for at in reversed(range(len(model.graph.node))):

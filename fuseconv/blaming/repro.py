@@ -1,7 +1,7 @@
-"""Writes scripts that reproduce a difference. A script is one .py file, with its tensors in one .safetensors file.
+"""Writes scripts that reproduce a numerical difference: a .py file, with its tensors in one .safetensors file.
 
-The script contains the ops as PyTorch code, or loads a part of the artifact that is stored as bytes among the tensors.
-It prints the error, and exits with 1 while the difference exists.
+A script either contains the ops as PyTorch code, or loads a part of an artifact. This part is stored among the tensors
+as a tensor of bytes. The script prints the error, and exits with status 1 while the difference exists.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Script:
 
     Attributes:
         text: the source code.
-        tensors: the tensors of the script, by key.
+        tensors: the tensors that the script loads, by their key in the .safetensors file.
     """
 
     text: str
@@ -65,7 +65,7 @@ class Script:
 
 
 def why_not(path: Path) -> str:
-    """Runs a script in this process. Returns why it does not show the difference, or an empty text if it does."""
+    """Runs a script in this process. Returns why it does not show the difference, or an empty string if it does."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), quiet():
             runpy.run_path(str(path), run_name="__main__")
@@ -79,7 +79,7 @@ def why_not(path: Path) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences the warnings and logs of the tools that a script calls."""
+    """Silences Python warnings, and log messages up to the level WARNING, inside the `with` block."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -92,7 +92,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The expected values that a script compares its result with.
+    """The expected values with which a script compares its result.
 
     Attributes:
         original: the value that the model computes in its own dtype.
@@ -108,21 +108,22 @@ class Evidence:
 
 
 def eager(what: str, before: Segment, after: Segment, evidence: Evidence) -> Script | None:
-    """Returns the script for a difference in PyTorch. None if the ops cannot be printed."""
+    """Returns a script that shows a difference in PyTorch, or None if the ops cannot be printed as code."""
     return _of_modules(what, {"Original": before, "Fused": after}, templates.EAGER, evidence)
 
 
 def through_target(what: str, target: str, before: Segment, after: Segment, evidence: Evidence) -> Script | None:
-    """Returns the script for a difference in what fuseconv writes for a target. None if the ops cannot be printed."""
+    """Returns a script that shows a difference in fuseconv's export, or None if the ops cannot be printed as code."""
     modules = {"Original": before} if before is after else {"Original": before, "Fused": after}
     run = templates.TARGET.format(target=target, module=list(modules)[-1])
     return _of_modules(what, modules, run, evidence)
 
 
 def upstream(what: str, target: str, before: Segment, evidence: Evidence) -> Script | None:
-    """Returns the script for a difference that an exporter or runtime makes without fuseconv.
+    """Returns a script that shows, without fuseconv, a difference introduced by an exporter or runtime.
 
-    None if the target has no such script, the ops include an op of fuseconv, or the ops cannot be printed.
+    Returns None if there is no template for the target, if the ops include an op of fuseconv, or if the ops cannot be
+    printed as code.
     """
     run = templates.PLAIN.get(target)
     if run is None or any("fuseconv" in str(op) for op in before.ops):
@@ -131,12 +132,12 @@ def upstream(what: str, target: str, before: Segment, evidence: Evidence) -> Scr
 
 
 def overflow(what: str, before: Segment, evidence: Evidence) -> Script | None:
-    """Returns the script for an overflow of the model itself. None if the ops cannot be printed."""
+    """Returns a script that shows an overflow of the model itself, or None if the ops cannot be printed as code."""
     return _of_modules(what, {"Original": before}, "", evidence, end=templates.OVERFLOW, alone=True)
 
 
 def of_piece(what: str, target: str, piece: Piece, inputs: Mapping[str, torch.Tensor], evidence: Evidence) -> Script:
-    """Returns the script for a difference in the file of a target, of which it runs a part."""
+    """Returns a script that shows a difference by running a part of a target's artifact."""
     tensors = {
         "artifact": torch.frombuffer(bytearray(piece.data), dtype=torch.uint8),
         **{f"weight.{at}": one for at, one in enumerate(piece.weights)},
@@ -209,7 +210,7 @@ def _script(
 
 
 def _class(name: str, segment: Segment) -> str | None:
-    """Prints a segment as the code of a class. None if it contains control flow or uses other global names."""
+    """Returns a segment as the code of a class, or None if it contains control flow or uses unsupported globals."""
     printed = segment.module.graph.python_code("self")
     if set(printed.globals) - _GLOBALS or any(True for _ in segment.module.children()):
         return None

@@ -1,4 +1,4 @@
-"""Provides the functions that repro scripts call: they run a module through a target, or a part of an artifact."""
+"""Provides the functions that repro scripts call, to export and run a module, or to run a part of an artifact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fuseconv.targets import TARGETS
 
 
 def through_target(target: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Writes a module for a target, runs it, and returns its outputs. The module takes tensors and returns a tuple.
+    """Exports a module to a target, runs it, and returns its outputs. The module takes tensors and returns a tuple.
 
     Raises:
         UnsupportedError: the target cannot express the module.
@@ -34,10 +34,10 @@ def run_piece(
     """Loads a part of an artifact, runs it, and returns its outputs.
 
     Args:
-        target: the target of the artifact.
-        data: the bytes of the part, as u8[size].
+        target: the name of the artifact's target.
+        data: the content of the part's file, as a uint8 tensor of one dim.
         weights: the tensors that the part takes after its inputs.
-        inputs: the inputs of the part.
+        inputs: the inputs of the part, in order.
 
     Raises:
         FuseconvError: the part does not load.

@@ -18,18 +18,19 @@ from fuseconv.parity.reference import Reference
 from fuseconv.program.captured import Program
 
 Stage = Callable[[Sequence[Border]], Mapping[Border, torch.Tensor]]
-"""One way to compute a program, such as PyTorch or a target. Returns the values at the given borders."""
+"""A function that computes a program in one way, for example in PyTorch or through a target, and returns the values at
+the given borders. It may leave out borders whose values it cannot return."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """The ops just before a border, which take the original's values at the preceding borders as inputs.
+    """The ops just before a border. Their inputs are the original's values at the preceding borders.
 
     Attributes:
-        border: the border.
-        before: these ops in the captured program.
-        after: these ops in the fused program.
-        evidence: the values that the original's ops compute at the border.
+        border: the border whose value the ops compute.
+        before: the ops in the captured program.
+        after: the ops in the fused program.
+        evidence: the expected values at the border, in the model's own dtype and in float64.
     """
 
     border: Border
@@ -38,13 +39,13 @@ class Local:
     evidence: Evidence
 
     def judge(self, actual: torch.Tensor) -> Row:
-        """Compares a value at the border with the original's value."""
+        """Compares a value at the border with the expected values, and returns the error."""
         return compare(actual, self.evidence.original, self.evidence.fp64, may_overflow=self.evidence.special)
 
 
 @dataclass
 class Scene:
-    """One call of a program and of its fused form.
+    """One call of a program and of its fused form, with the values at their borders.
 
     Attributes:
         pair: the program and its fused form.
@@ -64,24 +65,24 @@ class Scene:
         return self.reference.case.inputs
 
     def original(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the captured program in PyTorch. This method is a stage."""
+        """Returns the captured program's values at the borders, computed in PyTorch. This method is a `Stage`."""
         return self._known(self._original, borders, float64=False)
 
     def fp64(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the captured program in float64. This method is a stage."""
+        """Returns the captured program's values at the borders, computed in float64. This method is a `Stage`."""
         return self._known(self._fp64, borders, float64=True)
 
     def fused(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the fused program in PyTorch. This method is a stage."""
+        """Returns the fused program's values at the borders, computed in PyTorch. This method is a `Stage`."""
         return self.of(self.pair.fused, borders)
 
     def of(self, fused: Program, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of a fused program, which may have other weights, in PyTorch."""
+        """Returns the values at the borders of a given fused program, whose weights may differ, computed in PyTorch."""
         found = values_of(fused.exported, self.inputs, [border.twin for border in borders])
         return {border: found[border.twin] for border in borders}
 
     def rows(self, stage: Stage, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Compares a stage's values with the original's values. Skips borders that the stage does not return."""
+        """Compares a stage's values with the original's. Returns the errors at the borders that the stage returns."""
         found, original, fp64 = stage(borders), self.original(borders), self.fp64(borders)
         special = self.reference.case.kind == "special"
         return {
@@ -91,12 +92,12 @@ class Scene:
         }
 
     def overflows(self, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Returns a row for each border. The row fails if the original is not finite where float64 is."""
+        """Returns a row per border. A row fails if the original has a non-finite element that is finite in float64."""
         original, fp64 = self.original(borders), self.fp64(borders)
         return {border: _overflow(original[border], fp64[border]) for border in borders}
 
     def inside(self, end: Border) -> list[Border]:
-        """Returns the borders, none of them an end, between a border and the preceding ends of modules and matches."""
+        """Returns the borders on which `end` depends, back to the preceding ends of modules and matches, without ends."""
         known = {border.node for border in self.pair.ends if border is not end}
         nodes = {node.name: node for node in self.pair.program.exported.graph.nodes}
         seen, queue = {end.node}, [end.node]
@@ -108,7 +109,7 @@ class Scene:
         return [border for border in self.pair.borders if border.node in seen and not border.ends]
 
     def given(self, border: Border, among: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the original's values at the borders before a border, except for values that its match computes."""
+        """Returns the original's values at earlier borders in `among`, except for results of the border's own match."""
         at = self.pair.borders.index(border)
         earlier = [one for one in self.pair.borders[:at] if not border.match or one.match != border.match]
         return self.original([one for one in earlier if one in among])
@@ -116,10 +117,10 @@ class Scene:
     def local(
         self, border: Border, fused: Program | None = None, values: Mapping[Border, torch.Tensor] | None = None
     ) -> Local:
-        """Extracts the ops just before a border, and runs them in the original.
+        """Extracts the ops just before a border from both programs, and computes the expected values.
 
         Args:
-            border: the border.
+            border: the border whose value the ops compute.
             fused: a fused program to use instead of the fused program of the pair.
             values: the original's values that the ops take as inputs. Default: the values at all earlier borders,
                 except for values that the match of this border computes.

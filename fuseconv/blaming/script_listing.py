@@ -1,4 +1,4 @@
-"""Reads a TorchScript module as a list of ops, and cuts out functions that return intermediate values."""
+"""Reads a TorchScript module as a list of ops, and extracts functions that return intermediate values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.targets.script_module import quiet
 from fuseconv.weights.table import weights_of_artifact
 
 _PLUMBING = ("prim::Constant", "prim::GetAttr", "prim::ListConstruct", "prim::TupleConstruct")
-"""The kinds of nodes that only assemble the arguments of an op or the outputs."""
+"""The kinds of nodes that only assemble the arguments of ops or the returned tuple."""
 
 
 class ScriptListing(Listing):
@@ -51,11 +51,11 @@ class ScriptListing(Listing):
         return [self._places.get(value.debugName()) for value in returned.node().inputs()]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of a node's inputs."""
+        """Returns the places of a node's inputs. None for an input of the module, a constant or a weight."""
         return [self._places.get(value.debugName()) for value in self._nodes[at].inputs()]
 
     def arguments(self, at: int) -> list[str]:
-        """Returns the constants and the weights of a node."""
+        """Returns the constants and the weights among a node's inputs, as strings."""
         given = [value for value in self._nodes[at].inputs() if value.debugName() not in self._places]
         return [self._text(value) for value in given]
 

@@ -1,10 +1,10 @@
-"""Finds the cause of a difference: the first stage of the conversion that differs, and the first value in it.
+"""Finds the cause of a numerical difference: the first conversion stage that differs, and its first differing value.
 
 A program is computed in several stages, each further from the model: in PyTorch in its own dtype, fused in PyTorch,
 through a target, and by the artifact in a bundle. Every stage yields values at the borders, which are the values that
 the program and its fused form both compute. The cause is the first stage that differs, and the place is the first
-border at which it differs. The ops just before this border are then run alone on the original's values. They must
-differ too, and become the repro. docs/adr/0026-blame.md gives the reasons for this design.
+border at which it differs. The ops just before this border are then run alone on the original's values. If their
+result differs too, they become the repro script. docs/adr/0026-blame.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fuseconv.numerics.tolerance import Row, compare
 from fuseconv.program.captured import Program
 
 TRIES = 4
-"""The maximum number of differing borders at which the search tries to reproduce a difference with the ops alone."""
+"""The maximum number of differing borders for which the search runs the ops alone to reproduce the difference."""
 
 
 class OutOfTimeError(Exception):
@@ -44,8 +44,8 @@ class Search:
     """A search for the causes of differences.
 
     Attributes:
-        folder: the folder into which scripts are written.
-        limit: the time limit in seconds. The search starts no new step after it.
+        folder: the folder into which repro scripts are written.
+        limit: the time limit of the whole search in seconds. After it, the search starts no new step.
         op_files: Python files that register ops of rule packs.
     """
 
@@ -84,14 +84,14 @@ class Search:
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
 
     def _right_by_reference(self, local: Local) -> bool:
-        """Returns whether the ops before a border are right when references replace the kernels of fuseconv's ops."""
+        """Returns whether the fused ops pass if each fuseconv op runs its PyTorch reference instead of its kernel."""
         program = local.after.program(local.evidence.original.device.type)
         (end,) = program.exported.graph.output_node().all_input_nodes
         found = values_of(program.exported, program.examples, [end.name], by_reference=True)
         return local.judge(found[end.name]).ok
 
     def in_weights(self, scene: Scene, target: str, stored: Stored) -> Verdict | None:
-        """Returns the verdict for weights in a bundle's files that differ from the program's. None if none matter."""
+        """Returns the verdict for stored weights that differ from the program's, or None if they change no border."""
         wrong = stored.wrong(target, scene.pair.fused)
         if not wrong:
             return None
@@ -108,10 +108,10 @@ class Search:
         """Returns the verdict for a target that differs although the fused program in PyTorch does not.
 
         Args:
-            scene: the call.
-            target: the target.
-            artifact: the file of the target in a bundle. None if the target was only written for the comparison.
-            failing: the difference at an output.
+            scene: the call that shows the difference.
+            target: the name of the target.
+            artifact: the target's artifact in a bundle. None if the target was only written for the comparison.
+            failing: the error of the first output that differs.
 
         Raises:
             FuseconvError: the target cannot be written or does not run.
@@ -127,12 +127,13 @@ class Search:
         return self._hidden(scene, target, failing)
 
     def _written(self, scene: Scene, target: str, tapped: Tapped | None = None) -> Stage:
-        """Returns the stage of a target, which writes and runs a fused program whose outputs are the values at borders.
+        """Returns a stage that exports the fused program with the borders as outputs, and runs the artifact.
 
         Args:
-            scene: the call.
-            target: the target.
-            tapped: an artifact that already returns the values at some borders. It is used if the borders are the same.
+            scene: the call to compute.
+            target: the name of the target.
+            tapped: an artifact that already returns the values at some borders. The stage runs this artifact if exactly
+                these borders are requested, instead of a new export.
         """
 
         def stage(borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
@@ -160,7 +161,7 @@ class Search:
         return through(target, segment.program(device), inputs, self.op_files)[0]
 
     def _is_right(self, scene: Scene, target: str) -> bool:
-        """Writes the target again, and returns whether its outputs are then right."""
+        """Exports the fused program to the target again, and returns whether the outputs pass the parity check."""
         self.check_time()
         program, reference = scene.pair.fused, scene.reference
         found = through(target, replace(program, original=None), scene.inputs, self.op_files)
@@ -169,7 +170,7 @@ class Search:
         return all(compare(*triple, may_overflow=special).ok for triple in triples)
 
     def _of_target(self, scene: Scene, target: str, local: Local, row: Row, rows: Rows) -> Verdict:
-        """Returns the verdict for ops that a target computes wrongly: the tools or fuseconv's export is wrong."""
+        """Returns the verdict for ops that a target computes wrongly: it blames upstream tools or fuseconv's export."""
         before, evidence = local.before, local.evidence
         same = local.before.ops == local.after.ops
         unfused_differs = same or not local.judge(self._through(target, before)).ok
@@ -189,7 +190,7 @@ class Search:
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
     def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, failing: Row) -> Verdict:
-        """Returns the verdict for a file that computes something else than the same target written again."""
+        """Returns the verdict for a bundle's artifact that fails although a newly written artifact passes."""
         case = scene.reference.case.name
         if not artifact.is_readable:
             detail = "a newly written package passes the check; the code of a package cannot be read back"
@@ -229,7 +230,7 @@ class Search:
         return self._shown(verdict, scripts)
 
     def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
-        """Bisects a difference that vanishes if all borders are outputs, because a compiler cannot fuse across them."""
+        """Bisects a difference that vanishes if all borders are outputs. A compiler cannot fuse across an output."""
         ends, case = scene.pair.ends, scene.reference.case.name
         low, high, row = -1, len(ends) - 1, failing
         stage = self._written(scene, target)
@@ -248,17 +249,17 @@ class Search:
     def _place(
         self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None
     ) -> tuple[Local, Row, Rows] | None:
-        """Finds the first ops that also differ when they are run alone, on the original's values.
+        """Finds the first ops whose result also differs when they run alone on the original's values.
 
         Args:
-            scene: the call.
+            scene: the call that shows the difference.
             stage: the stage that differs.
-            alone: runs ops alone in that stage, and returns their result.
+            alone: a function that runs only the given ops, in the same way as the stage, and returns their result.
             fused: a fused program with other weights, to use instead of the fused program of the scene.
 
         Returns:
-            The ops, their error when run alone, and the errors of the stage at the ends of modules and matches. None if
-            no ops differ alone.
+            The ops, their error when they run alone, and the errors of the stage at the ends of modules and matches.
+            None if no ops differ when they run alone.
         """
         rows = scene.rows(stage, scene.pair.ends)
         for end in list(_failing(rows))[:TRIES]:
@@ -272,11 +273,13 @@ class Search:
         return None
 
     def _shown(self, verdict: Verdict, attempts: Sequence[Callable[[str], Script | None]]) -> Verdict:
-        """Writes and runs scripts until one shows the difference. Returns the verdict with it, or why none does.
+        """Writes and runs scripts until one shows the difference. Returns the verdict with this script.
+
+        If no script shows the difference, the returned verdict gives the reason in `unshown`.
 
         Args:
-            verdict: the verdict.
-            attempts: the ways to make a script, each given the verdict as a sentence.
+            verdict: the verdict without a script.
+            attempts: functions that make a script from the verdict's sentence, or return None. They are tried in order.
         """
         self._count += 1
         name, why = "-".join([str(self._count), verdict.cause, *verdict.targets]), "the ops cannot be written as code"
@@ -304,13 +307,13 @@ def _first(rows: Mapping[Border, Row]) -> Border | None:
 
 
 def _narrowed(ends: Mapping[Border, Row], inside: Mapping[Border, Row], end: Border) -> tuple[Border, Row]:
-    """Returns the first failing border among the borders inside, with its row. If none fails, returns the end."""
+    """Returns the first failing border in `inside` with its row, or the end with its row if none in `inside` fails."""
     border = _first(inside)
     return (end, ends[end]) if border is None else (border, inside[border])
 
 
 def blamed(search: Callable[[], Verdict], targets: tuple[str, ...], case: str, row: Row | None = None) -> Verdict:
-    """Runs a search. If the time limit is reached or an error stops the search, returns a verdict that tells so."""
+    """Runs a search and returns its verdict. If a time limit or an error stops it, the verdict's cause is `unknown`."""
     try:
         return search()
     except OutOfTimeError as error:

@@ -1,7 +1,7 @@
-"""Extracts a segment: the ops that compute wanted values of a program from given values, as a separate module.
+"""Extracts a segment of a program: a module of the ops that compute wanted values from given values.
 
-A segment is static. It has the sizes of one call: its inputs are tensors of that call, and sizes that the ops take from
-outside become numbers.
+The sizes of a segment are static, and come from one call. The segment's inputs are tensors of this call. Sizes that are
+computed outside the segment become constants.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Segment:
-    """Some ops of a program, as a module.
+    """Some ops of a program as a module, with its inputs.
 
     Attributes:
         module: the module. It takes the tensors in `inputs` in order, and returns a tuple.
-        inputs: the input tensors, by name.
-        outputs: the names of the returned values.
+        inputs: the input tensors, by the name of their node in the program.
+        outputs: the names of the nodes whose values the module returns.
         ops: the ops that the module calls, in order.
     """
 
@@ -39,7 +39,7 @@ class Segment:
     ops: tuple[Any, ...]
 
     def program(self, device: str) -> Program:
-        """Captures the segment with torch.export, as a program with the static sizes of its inputs."""
+        """Captures the segment with torch.export and returns the program. All sizes of the program are static."""
         return captured(self.module, self.inputs, self.outputs, device)
 
     def run(self) -> tuple[torch.Tensor, ...]:
@@ -51,10 +51,10 @@ class Segment:
 def captured(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], device: str
 ) -> Program:
-    """Captures a module with the static sizes of its inputs. The module takes tensors and returns a tuple of tensors.
+    """Captures a module with torch.export and static sizes, and returns the program.
 
     Args:
-        module: the module.
+        module: the module. It takes tensors and returns a tuple of tensors.
         inputs: the inputs of the module in order, by their names in the contract.
         outputs: the names of the outputs of the module.
         device: `cpu` or `cuda`.
@@ -72,14 +72,14 @@ def captured(
 
 @dataclass(frozen=True)
 class Reach:
-    """The nodes between given and wanted values.
+    """The nodes that compute wanted values from given values, and the nodes whose values they use.
 
     Attributes:
-        inside: the ops between them, in order.
-        tensors: the tensors that the ops take from outside: given values and inputs of the program.
-        numbers: the sizes that the ops take from outside.
-        weights: the parameters, buffers and constants that the ops take.
-        modules: the bodies of control flow ops.
+        inside: the nodes that compute the wanted values, in graph order.
+        tensors: the given values and the inputs of the program that `inside` uses.
+        numbers: the sizes and other scalars that `inside` uses.
+        weights: the parameters, buffers and constants that `inside` uses.
+        modules: the get_attr nodes of the control flow bodies that `inside` uses.
     """
 
     inside: tuple[Node, ...]
@@ -128,7 +128,7 @@ def between(
     Args:
         exported: a program in the flat calling convention.
         inputs: one tensor per input of the program.
-        given: values of nodes, by name. Only the values that are needed become inputs of the segment.
+        given: the known values, by the name of their node. Only needed values become inputs of the segment.
         wanted: the names of the nodes whose values the segment returns.
     """
     found = reach(exported, given, wanted)

@@ -25,9 +25,9 @@ class Wrong:
     """A stored weight that differs from the program's weight.
 
     Attributes:
-        file: the path of the file that is wrong, relative to the bundle.
-        name: the name of the weight.
-        count: the number of elements that differ.
+        file: the path of the wrong file, relative to the bundle's folder.
+        name: the name of the weight in the program.
+        count: the number of elements that differ from the program's weight.
         size: the number of elements of the weight.
         tensor: the stored weight.
     """
@@ -48,7 +48,7 @@ class Stored:
 
     Attributes:
         bundle: the folder of the bundle.
-        artifact: the path of the artifact, relative to the folder.
+        artifact: the path of the artifact, relative to the bundle's folder.
     """
 
     bundle: Path
@@ -65,7 +65,7 @@ class Stored:
         return [one for file, name, tensor, ours in named if (one := _wrong(file, name, ours, tensor))]
 
     def _wrong_in_table(self, weights: Mapping[str, torch.Tensor]) -> Iterator[Wrong]:
-        """Yields the weights that differ from the program's when a torch target reads them through its weight table."""
+        """Yields the wrong weights that a torch target reads through its weight table. Yields none without a table."""
         if (table := Table.of(self.bundle / self.artifact)) is None:
             return
         spelled = {_spelled(name): name for name in weights}
@@ -75,23 +75,24 @@ class Stored:
             file, stored = held[table.tensors[name].key]
             if (one := _wrong(file, known, weights.get(known), tensor)) is None:
                 continue
-            # If the weight file has the right values under this name, the wrong file is the table.
+            # The table is the wrong file if its key names another weight, or if the tensor under its key is right.
             is_right = _spelled(table.tensors[name].key.rpartition("/")[2]) != _spelled(known) or (
                 stored.shape == tensor.shape and _wrong(file, known, weights[known], stored) is None
             )
             yield replace(one, file=f"{self.artifact.parent.as_posix()}/{TABLE}") if is_right else one
 
     def attached(self, fused: Program, wrong: Collection[Wrong]) -> Program:
-        """Returns the fused program with the wrong stored weights in place of its own."""
+        """Returns a copy of the fused program in which the wrong stored weights replace its own weights."""
         weights = weights_of(fused.exported)
         changed = {one.name: like(weights[one.name], one.tensor.to(weights[one.name].device)) for one in wrong}
         return replace(fused, exported=with_weights(fused.exported, changed))
 
 
 def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor) -> Wrong | None:
-    """Returns the difference of a stored weight from the program's weight. None if there is no difference.
+    """Compares a stored weight with the program's weight. Returns the difference, or None if they are equal.
 
-    None too if the shapes or dtypes differ, because the weight is then stored in another layout.
+    Also returns None if the program has no such weight, or if the shapes or dtypes differ, because the weight is then
+    stored in another layout.
     """
     if ours is None or ours.shape != stored.shape or ours.dtype != stored.dtype:
         return None
@@ -100,5 +101,5 @@ def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor
 
 
 def _spelled(name: str) -> str:
-    """Returns the spelling of a name that all targets share. TorchScript allows no dots in names."""
+    """Returns a weight's name with underscores instead of dots, because TorchScript allows no dots in names."""
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""Makes a target return intermediate values, either in an artifact that is written again or in the file of a bundle."""
+"""Reads intermediate values of a target, from a newly written artifact or from the artifact in a bundle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fuseconv.targets import TARGETS
 
 
 def listing_of(target: str, path: Path, device: str) -> Listing:
-    """Reads an artifact as a list of ops. Raises KeyError for a target whose code cannot be read back."""
+    """Reads an artifact and returns its list of ops. Raises KeyError for a target of machine code."""
     if target in ("onnx", "onnx-plugin"):
         from fuseconv.blaming.onnx_listing import OnnxListing
 
@@ -32,13 +32,13 @@ def listing_of(target: str, path: Path, device: str) -> Listing:
 
 
 class Tapped:
-    """An artifact that is written again so that it returns the values of nodes.
+    """A newly written artifact whose outputs are the values of chosen nodes.
 
     Use it as a context manager: its file exists only inside the `with` block.
 
     Attributes:
-        target: the target.
-        names: the names of the nodes.
+        target: the name of the target.
+        names: the names of the nodes whose values the artifact returns, in order.
     """
 
     def __init__(self, target: str, program: Program, names: Sequence[str], op_files: tuple[Path, ...] = ()) -> None:
@@ -58,7 +58,7 @@ class Tapped:
 
     @cached_property
     def path(self) -> Path:
-        """The path of the artifact, which is written at the first use.
+        """The path of the artifact. The first access writes the artifact.
 
         Raises:
             UnsupportedError: the target cannot express the program.
@@ -72,7 +72,7 @@ class Tapped:
         return listing_of(self.target, self.path, self._program.contract.device)
 
     def values(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Runs the artifact, and returns the values of the nodes."""
+        """Runs the artifact, and returns the values of the nodes in the order of `names`."""
         return called(TARGETS[self.target].load(self.path, self._program.contract.device), inputs)
 
 
@@ -81,9 +81,9 @@ class Artifact:
     """The artifact of a target in a bundle.
 
     Attributes:
-        target: the target.
+        target: the name of the target.
         path: the path of the artifact.
-        device: `cpu` or `cuda`.
+        device: the device on which the artifact runs, `cpu` or `cuda`.
     """
 
     target: str
@@ -92,7 +92,7 @@ class Artifact:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the ops of the artifact can be read back. They cannot if it is machine code."""
+        """Whether the artifact can be read as a list of ops. False if it is machine code."""
         return not TARGETS[self.target].SPEC.machine_code
 
     @cached_property
@@ -101,34 +101,38 @@ class Artifact:
         return listing_of(self.target, self.path, self.device)
 
     def places(self, tapped: Tapped, outputs: Sequence[str] = ()) -> Mapping[str, Place | None]:
-        """Finds in this artifact the values that another artifact of the same program returns.
+        """Finds in this artifact the values that a newly written artifact of the same program returns.
 
         Args:
-            tapped: the other artifact.
-            outputs: the names of the nodes that the program returns. This artifact returns their values too.
+            tapped: the newly written artifact.
+            outputs: the names of the nodes that the program returns. Their places are known from this artifact's
+                outputs. Empty to find these values by alignment, like all others.
 
         Returns:
-            The place of each value, by the name of its node. None if a value is not found.
+            The place of each value, by the name of its node. None for a value that is not found.
         """
         found = dict(zip(tapped.names, placed(tapped.listing, self.listing), strict=True))
         returned = dict(zip(outputs, self.listing.returned, strict=True)) if outputs else {}
         return found | {name: place for name, place in returned.items() if name in found and place is not None}
 
     def values(self, places: Sequence[Place], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Runs a part of the artifact, and returns the values at some places."""
+        """Runs the part of the artifact that computes the values at `places`, and returns these values."""
         piece = self.listing.cut(places)
         data = torch.frombuffer(bytearray(piece.data), dtype=torch.uint8)
         return run_piece(self.target, data, piece.weights, inputs)
 
 
 def changed_at(artifact: Artifact, tapped: Tapped, name: str) -> str:
-    """Describes how an artifact differs from the same target written again.
+    """Describes one op in which an artifact differs from a newly written artifact of the same target.
 
     Args:
-        artifact: the artifact.
-        tapped: the same target written again.
-        name: the name of a node. The last difference at or before its op is described; if there is none, the first
-            difference in the artifact.
+        artifact: the artifact in the bundle.
+        tapped: the newly written artifact.
+        name: the name of a node. The last difference at or before this node's op is described. If there is none, or if
+            the node is not found, the first difference in the artifact is described.
+
+    Returns:
+        The description. Empty if the ops of the two artifacts do not differ.
     """
     place = artifact.places(tapped).get(name)
     every = changes(tapped.listing, artifact.listing)

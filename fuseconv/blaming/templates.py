@@ -107,7 +107,7 @@ PLAIN: Mapping[str, str] = {
     "torchscript": _TORCHSCRIPT,
     "aoti": _AOTI,
 }
-"""The code that writes and runs a target without fuseconv, by target."""
+"""The code that exports to a target and runs the result without fuseconv, by the name of the target."""
 
 COMPARED = """
 from fuseconv.numerics.tolerance import compare

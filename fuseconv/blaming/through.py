@@ -1,4 +1,4 @@
-"""Runs a program through any target: writes the artifact, loads it, and calls it."""
+"""Runs a program through a target: writes the target's artifact, loads the artifact, and calls it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fuseconv.targets import TARGETS, Context, Runner
 def through(
     target: str, program: Program, inputs: Sequence[torch.Tensor], op_files: tuple[Path, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """Writes a program for a target, runs it on the inputs, and returns its outputs.
+    """Exports a program to a target, runs the artifact on the inputs, and returns the outputs.
 
     Raises:
         UnsupportedError: the target cannot express the program.
@@ -30,7 +30,7 @@ def through(
 
 
 def written(target: str, program: Program, folder: Path, op_files: tuple[Path, ...] = ()) -> Path:
-    """Writes an artifact with its weights into a folder, and returns its path.
+    """Writes a target's artifact of a program and its weights into a folder, and returns the artifact's path.
 
     Raises:
         UnsupportedError: the target cannot express the program.
@@ -44,12 +44,12 @@ def written(target: str, program: Program, folder: Path, op_files: tuple[Path, .
 
 
 def called(runner: Runner, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Calls an artifact, and returns copies of its outputs, because the artifact may reuse its memory."""
+    """Calls a loaded artifact, and returns copies of its outputs, because the artifact may reuse their memory."""
     with torch.no_grad():
         return tuple(one.clone() for one in runner(*(one.clone() for one in inputs)))
 
 
 def cut(program: Program, names: Sequence[str]) -> Program:
-    """Returns the part of a program that computes the named values. Its outputs are these values, with their names."""
+    """Returns the part of a program that computes the values of the named nodes. These values become the outputs."""
     contract = replace(program.contract, outputs=tuple(names), buckets=None)
     return replace(program, exported=returning(program.exported, names), contract=contract, original=None)

@@ -1,4 +1,4 @@
-"""Computes the values of nodes of a program for one call, in the program's own dtypes or in float64."""
+"""Computes intermediate values of a program for one call, in the program's own dtypes or in float64."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def values_of(
     float64: bool = False,
     by_reference: bool = False,
 ) -> dict[str, Any]:
-    """Runs a program for one call, and returns the values of some nodes by name. No op may overwrite these values.
+    """Runs a program for one call, and returns the values of some nodes by name.
 
     Args:
         exported: a program in the flat calling convention.
-        inputs: one tensor per input.
-        names: the names of the nodes. Their values may be tensors or sizes.
-        float64: whether to widen everything to float64, as in the float64 reference.
+        inputs: one tensor per input of the program.
+        names: the names of the nodes. Their values may be tensors or sizes. No op may overwrite them.
+        float64: whether to compute in float64, as for the float64 reference.
         by_reference: whether to run the PyTorch reference of each fuseconv op instead of its kernel.
     """
     graph = copied(exported.graph)
@@ -51,14 +51,14 @@ def values_of(
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Runs the block with the same random seed every time, and restores the state of the CPU RNG afterwards."""
+    """Runs the `with` block with a fixed random seed, and restores the state of the CPU RNG afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 
 
 class _ByReference(Runner):
-    """Runs a program with the PyTorch reference in place of each fuseconv op."""
+    """Interprets a graph, and runs the PyTorch reference of each fuseconv op instead of its kernel."""
 
     _references = {op.overload: op.reference for op in OPS}  # noqa: RUF012 - never changed
 

@@ -1,4 +1,4 @@
-"""The result of a search for the cause of a numerical difference: the cause, the place, and a script that shows it."""
+"""Defines the result of a search for a numerical difference: its cause, its place, and a repro script."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MEANINGS: Mapping[Cause, str] = {
     "upstream": "upstream: the unfused export differs too",
     "unknown": "the cause was not found",
 }
-"""The meaning of each cause, in words."""
+"""The explanation of each cause that is shown to users."""
 
 
 Rows = tuple[tuple[Border, Row], ...]
-"""Pairs of a border and the error at this border, in order."""
+"""Borders with the error at each border, in the order of the program."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Verdict:
         cause: the kind of cause.
         targets: the targets that differ because of the cause. Empty if the program differs before a target is written.
         case: the name of the case that shows the difference.
-        border: the first value that differs from the float64 reference by more than the tolerance table allows. None if
-            not found.
-        row: the error of this value, if possible with its ops run alone on the original's values. Without a border, the
-            error of an output.
-        detail: further findings, in words. May be empty.
-        step: the position in the plan of the guilty step. None if the cause is not a step.
-        repro: the script that shows the difference. It exits with 1 while the difference exists. None if there is none.
-        unshown: why there is no script. Empty if there is one.
+        border: the first value whose error exceeds the tolerance. None if no such value was found.
+        row: the error at the border, with the ops before the border run alone where that was possible. If there is no
+            border, the error of an output. None if unknown.
+        detail: further findings in words. May be empty.
+        step: the index, in the plan, of the step that causes the difference. None if no step causes it.
+        repro: the path of the repro script, which exits with status 1 while the difference exists. None if there is no
+            script.
+        unshown: the reason why there is no script. Empty if there is a script.
         rows: the errors of the differing stage in this case, at the ends of modules and matches.
-        limit: whether the difference is only in special values and exists without fusions too. A conversion then
-            records it as a limit.
+        limit: whether the difference occurs only for special values, and also without fusion. A conversion then records
+            the difference as a limit of the target's runtime.
     """
 
     cause: Cause
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def meaning(self) -> str:
-        """The cause in words."""
+        """The explanation of the cause."""
         return MEANINGS[self.cause]
 
     @property
@@ -104,11 +104,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Growth:
-    """The error at a border, in one case.
+    """The errors of the original and of the fused program at a border, in one case.
 
     Attributes:
         border: the border.
-        rms_fp64: the root mean square of the float64 reference.
+        rms_fp64: the root mean square of the finite elements of the float64 reference.
         original: the error of the original in its own dtype.
         fused: the error of the fused program in PyTorch.
     """
@@ -138,9 +138,9 @@ class Blame:
     Attributes:
         verdicts: one verdict per cause. Empty if nothing differs.
         compared: the targets that were compared.
-        unable: the targets that could not be compared, with the reasons.
-        case: the name of the case of `growth`.
-        growth: the error at each border, in order.
+        unable: the reason why a target could not be compared, by the name of the target.
+        case: the name of the case in which `growth` was measured.
+        growth: the errors at the ends of modules and matches, in order.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -150,13 +150,13 @@ class Blame:
     growth: tuple[Growth, ...]
 
     def without_repros(self, why: str) -> Blame:
-        """Returns the result without scripts. The reason becomes `unshown` of each verdict that has none."""
+        """Returns the result without scripts. `why` becomes the `unshown` of each verdict whose `unshown` is empty."""
         verdicts = (replace(one, repro=None, unshown=one.unshown or why) for one in self.verdicts)
         return replace(self, verdicts=tuple(verdicts))
 
     @property
     def faults(self) -> tuple[Verdict, ...]:
-        """The verdicts other than limits of a runtime."""
+        """The verdicts that are not limits of a target's runtime."""
         return tuple(one for one in self.verdicts if not one.limit)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Detects whether other processes use this machine, which makes times longer and less certain."""
+"""Detects whether other processes use this machine, because this makes measured times longer and less certain."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import torch
 CPUS = Path("/proc/stat")
 
 LEAST = 0.25
-"""The number of processors whose use by other processes is worth a note."""
+"""The number of processors that other processes must use, on average, before a note is returned."""
 
 LEAST_GPU = 5
-"""The utilization of the GPU by other processes that is worth a note, in percent."""
+"""The GPU utilization in percent from which a note is returned."""
 
 
 def gpu_note() -> str | None:
-    """Returns a note if other processes use this process's GPU. Must be called before this process uses the GPU."""
+    """Returns a note if this process's GPU is in use, else None. Call it before this process uses the GPU itself."""
     used = _gpu_used()
     return f"the GPU was used to {used} % before the measurement began" if used >= LEAST_GPU else None
 
 
 class Processors:
-    """Measures how much other processes use the processors, from the creation of this object on."""
+    """Measures how much other processes use the processors, from the time at which this object is created."""
 
     def __init__(self) -> None:
         self._start, self._every, self._own = time.monotonic(), _seconds_of_all(), _own_seconds()
 
     def note(self) -> str | None:
-        """Returns a note if other processes used the processors. This process's children must have ended before."""
+        """Returns a note if other processes used the processors, else None. Call it after all child processes ended."""
         spent, own = time.monotonic() - self._start, _own_seconds() - self._own
         used = (_seconds_of_all() - self._every - own) / spent
         return f"other processes used {used:.1f} of {os.cpu_count()} processors" if used >= LEAST else None
@@ -46,13 +46,13 @@ def _seconds_of_all() -> float:
 
 
 def _own_seconds() -> float:
-    """Returns the total processor time of this process and of its ended children, in seconds."""
+    """Returns the total processor time of this process and of its child processes that have ended, in seconds."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _gpu_used() -> int:
-    """Returns the utilization of this process's GPU in percent. 0 if the driver does not report it."""
+    """Returns the utilization of this process's GPU in percent, or 0 if nvidia-smi does not report it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return 0

@@ -1,4 +1,4 @@
-"""Measures the cold start of one target in a new process: the time and memory up to the first result."""
+"""Measures the cold start of one target in a new process: the time and memory until the first result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ColdStart:
         seconds: the time from the start of the process to the loaded model, including Python, torch and the bundle.
         load_seconds: the part of `seconds` that `load` takes for checksums, libraries and the artifact.
         first_call_ms: the duration of the first call in milliseconds.
-        memory: the increase of the process's peak memory by loading and the first call, in bytes. None if it is
-            unknown.
-        device_memory: the GPU memory of the process in bytes. None on a CPU.
+        memory: how much loading and the first call raise the process's peak memory, in bytes. None if the operating
+            system does not report the peak memory.
+        device_memory: the GPU memory in use after the first call, in bytes. None on a CPU.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class ColdStart:
 
 
 def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> ColdStart:
-    """Loads a target in a new process and calls it once.
+    """Loads a target in a new process, calls it once, and returns the times and the memory.
 
     Args:
         bundle: the folder of the bundle.
@@ -57,12 +57,12 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
 
 
 def main(asked: str, told: str) -> None:
-    """Measures a cold start in this process.
+    """Measures a cold start in this process, and writes the result to a file.
 
     Args:
-        asked: the file with the request: the bundle, the target, the file of the inputs in order, and the time at which
-            the process was requested, in seconds since the epoch.
-        told: the file to which the result is written.
+        asked: the path of the JSON request. It gives the bundle, the target, the file with the inputs, and the time at
+            which the process was started, in seconds since the epoch.
+        told: the path to which the result is written as JSON.
     """
     request = json.loads(Path(asked).read_text())
     inputs = torch.load(request["inputs"], weights_only=True)
@@ -88,13 +88,15 @@ def main(asked: str, told: str) -> None:
 
 
 def _device_memory() -> int:
-    """Returns the used GPU memory: weights, library workspaces and the CUDA context."""
+    """Returns the GPU memory in use, in bytes: weights, library workspaces, CUDA contexts and other processes."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
 def _peak() -> int | None:
-    """Returns this process's peak memory in bytes. getrusage would include the parent's memory from before exec."""
+    """Returns this process's peak memory in bytes, or None without /proc.
+
+    getrusage is not used, because it includes the parent's memory from before exec."""
     if not _STATUS.exists():
         return None
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())

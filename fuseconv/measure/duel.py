@@ -1,6 +1,7 @@
-"""Times bundles against a base bundle in one new process: the same targets of both, in turn, on reference cases.
+"""Times bundles (challengers) against one bundle (the base) in a new process, with interleaved calls.
 
-The base stays loaded. The challengers are loaded one after the other, so that memory holds at most two bundles.
+The same targets of both bundles are called on the same inputs. The base stays loaded. The challengers are loaded one
+after the other, so that memory holds at most two bundles.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ def duels(
     threads: int,
     sizes: Sequence[Mapping[str, int]] = (),
 ) -> list[Duel]:
-    """Times each challenger against a base.
+    """Times each challenger against a base, and returns one result per challenger, in order.
 
     Args:
-        base: the folder of the base, a bundle that was just sealed.
-        challengers: the folders of the challengers.
-        targets: the targets to call in each bundle.
-        reference: the file with the inputs: the given case and the largest case.
-        seconds: about how long each challenger is timed, as in `turns.timed`.
-        threads: torch's number of threads.
-        sizes: the sizes of all dims at which to call the targets with random inputs, instead of those in `reference`.
+        base: the folder of the base bundle. Its files are not verified again.
+        challengers: the folders of the challenger bundles.
+        targets: the names of the targets to call in each bundle.
+        reference: the path of the file with the reference cases. The inputs of the given case and of the largest case
+            are used.
+        seconds: the approximate time that is spent on each challenger, in seconds. `turns.timed` gives the limits.
+        threads: the number of threads that torch uses.
+        sizes: the sizes of all dims, once for each call to time. The inputs of these calls are random. Empty to use the
+            inputs in `reference`.
 
     Raises:
         UpstreamError: the process failed.
@@ -59,7 +62,7 @@ def duels(
 
 
 def main(asked: str, told: str) -> None:
-    """Times bundles in this process. `asked` is the file of the request, and `told` is the file of the result."""
+    """Times bundles in this process. Reads the request from the JSON file `asked`, and writes the results to `told`."""
     request = json.loads(Path(asked).read_text())
     torch.set_num_threads(request["threads"])
     base, targets = Path(request["base"]), request["targets"]

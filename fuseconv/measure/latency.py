@@ -28,7 +28,7 @@ from fuseconv.sources import Options
 ROUNDS = 101
 
 DEVIATIONS = 1.96
-"""The confidence of the interval of a median, in standard deviations: 95 %."""
+"""The number of standard deviations that gives a 95 % confidence interval of the median."""
 
 _SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 
@@ -38,14 +38,15 @@ class Latency:
     """The warm latency of one target or of the original model.
 
     Attributes:
-        name: the name of the target, `eager` or `compile`.
-        median_ms: the median latency over the rounds. Each call waits for its result, also on a GPU.
-        p90_ms: the 90th percentile.
-        p99_ms: the 99th percentile.
-        calls_per_second: the throughput of consecutive calls that do not wait for results.
-        cold: the cold start in a separate process. None for the original model.
-        low_ms: the lower end of the 95 % confidence interval of the median. None if there are too few rounds.
-        high_ms: the upper end of this interval. None if there are too few rounds.
+        name: the name of the target. For the original model, `eager` or `compile`.
+        median_ms: the median latency over the rounds in milliseconds. Each call waits for its result, also on a GPU.
+        p90_ms: the 90th percentile of the latency in milliseconds.
+        p99_ms: the 99th percentile of the latency in milliseconds.
+        calls_per_second: the throughput of consecutive calls. On a GPU, a call does not wait for the previous result.
+        cold: the cold start, measured in a separate process. None for the original model.
+        low_ms: the lower end of the 95 % confidence interval of the median, in milliseconds. None if there are too few
+            rounds for an interval.
+        high_ms: the upper end of this interval, in milliseconds. None if there are too few rounds.
     """
 
     name: str
@@ -68,10 +69,10 @@ class Latencies:
 
     Attributes:
         inputs: the dtype and shape of each input, by name.
-        rounds: the number of timed calls of each target. The targets are called in turn.
+        rounds: the number of timed calls of each target and peer. Each round calls each of them once.
         rows: one row per target, then one row per peer.
-        failures: the targets that do not run here, with the reasons.
-        notes: why the times are less certain, for example because other processes used the machine.
+        failures: the error of each target that does not run on this machine, by the name of the target.
+        notes: reasons why the times are less certain, for example that other processes used the machine. May be empty.
     """
 
     inputs: Mapping[str, str]
@@ -101,21 +102,22 @@ def measure(
     peers: Sequence[str] = WAYS[:1],
     options: Options | None = None,
 ) -> Latencies:
-    """Measures a bundle's targets and the original model in turn.
+    """Measures the latency, throughput and cold start of a bundle's targets, with interleaved calls.
 
     Args:
         bundle: the folder of the bundle.
         target: the names of the targets. Default: all targets of the bundle.
         rounds: the number of timed calls of each target and peer.
-        sizes: the sizes of dims. Default: the example sizes of the contract.
-        against: the original model.
-        peers: the ways to run the original model: `eager`, `compile`.
-        options: how to read the original model. `inputs_file` names the file with the inputs of the calls.
+        sizes: the size of each dim by name. A dim that is not named has its example size from the contract.
+        against: the path of the original model, which is then measured as well. None to measure only the targets.
+        peers: the ways to run the original model, from `eager` and `compile`.
+        options: how to read the original model. `inputs_file` names the file with the inputs of the calls. Without it,
+            the inputs are random.
 
     Raises:
         UsageError: the bundle, target or dim does not exist, or `against` is a different model.
         ContractError: the inputs or sizes violate the contract.
-        FuseconvError: no target runs on this machine.
+        FuseconvError: no target runs on this machine. This is the error of the first target.
     """
     folder, options = Path(bundle).absolute(), options or Options()
     about = [
@@ -158,7 +160,7 @@ def measure(
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Parses repeated `--shape` values, for example `seq=128`.
+    """Parses the values of all `--shape` options, for example `seq=128`. Returns the size of each named dim.
 
     Raises:
         UsageError: a value is malformed, or a dim is given two sizes.
@@ -178,7 +180,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 
 def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
-    """Reads the inputs from a file, or draws random inputs at the example sizes with some sizes replaced.
+    """Returns the inputs from a file, or random inputs. Dims that `sizes` does not name have their example sizes.
 
     Raises:
         UsageError: both sizes and a file are given, a dim does not exist, or a size is not allowed.
@@ -217,7 +219,7 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
 
 
 def percentile(times: Sequence[float], part: int) -> float:
-    """Returns the percentile `part`: the smallest time that at least `part` % of the times do not exceed."""
+    """Returns a percentile of the times: the smallest time such that at least `part` % of all times are not longer."""
     return sorted(times)[max(math.ceil(len(times) * part / 100), 1) - 1]
 
 

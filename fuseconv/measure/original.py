@@ -21,16 +21,16 @@ WAYS = ("eager", "compile")
 
 
 def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
-    """Reads the model that a bundle was converted from, onto the bundle's device.
+    """Reads the model from which a bundle was converted, and returns it on the bundle's device.
 
     Raises:
-        FuseconvError: the model cannot be read, or is not the model that the bundle was converted from.
+        FuseconvError: the model cannot be read, or is not the model from which the bundle was converted.
     """
     return sources.read(model, options=verification.as_converted(manifest, model, options))
 
 
 def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list[Call]:
-    """Prepares a call of the original model for each of the inputs, and makes each call once.
+    """Returns a call of the original model for each tuple of inputs. Each call has been made once, as a warm-up.
 
     Raises:
         UpstreamError: the model fails, or torch.compile compiles nothing of the model.
@@ -60,7 +60,7 @@ def _bound(module: Callable[..., object], names: Sequence[str], tensors: Inputs)
 
 
 def _compiled() -> int:
-    """Returns the number of graphs that torch.compile has compiled in this process."""
+    """Returns the number of distinct graphs that torch.compile has compiled in this process."""
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]

@@ -1,4 +1,4 @@
-"""Times the fastest target of a bundle against other ways to run the same model, in turn, in one new process."""
+"""Times the fastest target of a bundle against other ways to run the same model (peers), in one new process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PEERS = (*WAYS, "aoti")
 compiled by AOTInductor."""
 
 SECONDS = 3.0
-"""How long each peer is timed, in seconds."""
+"""The approximate time that is spent on each peer, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Versus:
 
     @property
     def loses(self) -> bool:
-        """Whether the target is slower than the peer beyond the noise."""
+        """Whether the target is slower than the peer by more than the noise."""
         return self.ratio.slower
 
     def to_json(self) -> dict[str, Any]:
@@ -75,15 +75,17 @@ _VERSUS = TypeAdapter(list[Versus])
 def against_peers(
     bundle: Path, peers: Sequence[str], model: Path, options: Options, reference: Path, unfused: Path | None
 ) -> list[Versus]:
-    """Times the fastest target of a bundle against each peer, in turn.
+    """Times the fastest target of a bundle against each peer with interleaved calls. Returns one result per peer.
 
     Args:
-        bundle: the folder of a bundle that was just sealed.
-        peers: names from `PEERS`.
-        model: the original model.
-        options: how to read the original model. The inputs, dtype and device come from the bundle instead.
-        reference: the file with the inputs: the given case and the largest case.
-        unfused: the bundle with the target `aoti` of the captured program, which is needed for the peer `aoti`.
+        bundle: the folder of the bundle. Its files are not verified again.
+        peers: the names of the peers, from `PEERS`.
+        model: the path of the original model.
+        options: how to read the original model. The inputs, dtype and device are read from the bundle instead.
+        reference: the path of the file with the reference cases. The inputs of the given case and of the largest case
+            are used.
+        unfused: the folder of a bundle whose `aoti` target is the captured program without fusions. It is the peer
+            `aoti`. None if this is not among the peers.
 
     Raises:
         UpstreamError: a peer cannot be run, or the process failed.
@@ -114,7 +116,7 @@ def against_peers(
 
 
 def main(asked: str, told: str) -> None:
-    """Times a bundle in this process. `asked` is the file of the request, and `told` is the file of the result."""
+    """Times a bundle in this process. Reads the request from the JSON file `asked`, and writes the results to `told`."""
     request = json.loads(Path(asked).read_text())
     os.chdir(request["folder"])  # the caller's folder, because a model may import its own code
     sys.path += [folder for folder in request["path"] if folder not in sys.path]
@@ -128,7 +130,7 @@ def main(asked: str, told: str) -> None:
 
 
 def _fastest(bundle: Path, inputs: Sequence[Inputs]) -> str:
-    """Times all targets and returns the fastest one, by the geometric mean over the inputs."""
+    """Times all targets, and returns the target with the smallest geometric mean of the times over the inputs."""
     names = list(read_manifest(bundle).targets)
 
     def spent(target: str) -> float:
@@ -140,7 +142,7 @@ def _fastest(bundle: Path, inputs: Sequence[Inputs]) -> str:
 
 
 def _versus(target: str, ours: Sequence[Call], request: dict[str, Any], inputs: Sequence[Inputs]) -> dict[str, Any]:
-    """Times the target against each peer. Returns the results, or the first peer that cannot be run and the reason."""
+    """Times the target against each peer. Returns the results, or the first peer that fails and the reason."""
     subject: Subject | None = None
     found = []
     for peer in request["peers"]:

@@ -1,4 +1,4 @@
-"""Runs a module of fuseconv in a separate process without this process's state, and returns the JSON result."""
+"""Runs a module of fuseconv in a separate process, which does not inherit this process's state."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ FIX = "free memory that other processes use and try again, or leave the target o
 
 
 def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX, cold: bool = False) -> Any:
-    """Calls `module.main(REQUEST, RESULT)` in a new process and returns the content of RESULT.
+    """Calls `module.main(REQUEST, RESULT)` in a new process, and returns the content of RESULT.
 
     REQUEST and RESULT are paths of JSON files.
 
     Args:
-        module: the name of the module.
+        module: the dotted name of the module.
         request: the content of REQUEST.
-        what: what the process does, for the error message.
-        where: the bundle, for the error message.
-        fix: what the user can do, for the error message.
-        cold: whether the process must import torch itself because the import is measured as well.
+        what: the task of the process, as a verb phrase for the error message.
+        where: the path of the bundle or model, for the error message.
+        fix: what the user can do about a failure, for the error message.
+        cold: whether to start a new Python process, so that importing torch is measured too, instead of a fork of the
+            server, which has already imported torch.
 
     Raises:
         UpstreamError: the process failed.

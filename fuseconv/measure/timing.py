@@ -1,4 +1,4 @@
-"""Measures the latency of calls in interleaved rounds, so that drift affects all calls equally."""
+"""Measures the latency of calls in interleaved rounds, so that a drift of the machine affects all calls equally."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Calls = Mapping[str, Callable[[], object]]
 
 
 def interleaved(calls: Calls, *, rounds: int = 15, warmup: int = 3) -> dict[str, float]:
-    """Returns the median time of each call in milliseconds. The arguments are those of `samples`."""
+    """Returns the median time of each call, by name, in milliseconds. Takes the same arguments as `samples`."""
     return {name: statistics.median(taken) for name, taken in samples(calls, rounds=rounds, warmup=warmup).items()}
 
 
 def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[float]]:
-    """Returns the time of each call in each round, in milliseconds.
+    """Returns the time of each call in each timed round, by name, in milliseconds. A round makes each call once.
 
     Args:
         calls: the calls by name, as functions without arguments.
-        rounds: the number of timed rounds. With an odd number, the median is a measured time.
+        rounds: the number of timed rounds. If it is odd, the median is a measured time.
         warmup: the number of untimed rounds at the start, for caches and lazy initialization.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -37,6 +37,6 @@ def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[flo
 
 
 def synchronise() -> None:
-    """Waits until the GPU is idle, if there is one."""
+    """Waits until the GPU has finished all its work. Does nothing without a GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

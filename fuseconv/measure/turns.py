@@ -1,4 +1,4 @@
-"""Times two lists of calls in turn, on inputs from the cases that a bundle stores."""
+"""Times two lists of calls with interleaving, on inputs from the reference cases of a bundle."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ Inputs = tuple[torch.Tensor, ...]
 Call = Callable[[], object]
 
 WARM_UP = 4
-"""The number of untimed warm-up calls, for lazy loading, timing of kernels and the capture of a CUDA graph."""
+"""The number of untimed warm-up calls, for lazy loading, kernel autotuning and the capture of a CUDA graph."""
 
 USUAL = 31
-"""The number of pairs that are measured even if that takes longer than requested. The interval then leaves out 7 pairs
-on each side. With only `FEWEST` pairs, a single disturbed pair would hide every difference."""
+"""The number of pairs that are measured even if that takes longer than the requested time, up to `PATIENCE` times as long.
+The interval then leaves out 7 pairs on each side. With only `FEWEST` pairs, a single disturbed pair would hide every
+difference."""
 
 MOST = 101
 """The maximum number of pairs."""
 
 PATIENCE = 4
-"""The factor by which measuring the usual number of pairs may exceed the requested time."""
+"""Measuring the usual number of pairs may take up to this many times the requested time."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """The times of one target.
+    """The times of one target in the base and in the challenger.
 
     Attributes:
-        base: the median time of the base in microseconds, on the first case.
-        challenger: the median time of the challenger in microseconds, on the first case.
+        base: the median time of a call of the base in microseconds, in the first case.
+        challenger: the median time of a call of the challenger in microseconds, in the first case.
         ratio: the time of the challenger divided by the time of the base, as the geometric mean over cases.
     """
 
@@ -57,7 +58,7 @@ class Duel:
 
     Attributes:
         ratio: the time of the challenger divided by the time of the base, as the geometric mean over targets and cases.
-        times: the times of each target.
+        times: the times of each target, by name.
         cases: for each case, the time of the challenger divided by the time of the base, as the geometric mean over
             targets.
     """
@@ -68,16 +69,16 @@ class Duel:
 
     @property
     def wins(self) -> bool:
-        """Whether the challenger is faster beyond the noise, and slower in no target."""
+        """Whether the challenger is faster overall, and slower in no target, by more than the noise."""
         return self.ratio.faster and not any(times.ratio.slower for times in self.times.values())
 
 
 def timed_inputs(bundle: Path, reference: Path) -> list[Inputs]:
-    """Reads the inputs of the given case, and also the inputs of the largest ordinary case if these are larger.
+    """Reads the inputs of the given case, and also of the largest ordinary case if its inputs have more elements.
 
     Args:
-        bundle: the folder of a bundle that was just sealed.
-        reference: the file with the cases.
+        bundle: the folder of the bundle. Its files are not verified again.
+        reference: the path of the file with the reference cases.
     """
     references = tried_of(read_reference(reference, read_manifest(bundle).contract))
     inputs = [one.case.inputs for one in references if one.case.kind == "ordinary"]
@@ -90,7 +91,7 @@ def timed_inputs(bundle: Path, reference: Path) -> list[Inputs]:
 
 
 def target_calls(folder: Path, targets: Sequence[str], inputs: Sequence[Inputs]) -> list[Call]:
-    """Loads the targets of a bundle as `load` does, with CUDA graphs on automatic.
+    """Loads targets of a bundle with `cuda_graphs="auto"`, and returns calls of the targets.
 
     Returns:
         One call per target and input, ordered by target.
@@ -101,13 +102,14 @@ def target_calls(folder: Path, targets: Sequence[str], inputs: Sequence[Inputs])
 
 
 def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[str], seconds: float) -> Duel:
-    """Times two lists of calls in turn.
+    """Times two lists of calls with interleaving, and returns the result.
 
     Args:
         base: the calls of the base, ordered by target, with the same number of calls for each target.
         challenger: the calls of the challenger, in the same order.
-        targets: the names under which the times are returned.
-        seconds: about how long to measure. At least `FEWEST` pairs are measured, however long these take.
+        targets: the names of the targets, in the order of the calls.
+        seconds: the approximate time to measure, in seconds. At least `FEWEST` pairs are measured, however long that
+            takes. At most `MOST` pairs are measured.
     """
     for call in (*base, *challenger):
         for _ in range(WARM_UP):
@@ -121,7 +123,7 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
     cases = len(base) // len(targets)
 
     def over(calls: slice) -> Ratio:
-        """Returns the ratio as the geometric mean over some of the calls."""
+        """Returns the ratio of the times, as the geometric mean over the calls in a slice."""
         logs = [[math.log(other / one) for one, other in pair[calls]] for pair in pairs]
         return ratio_of_logs(list(map(statistics.fmean, logs)))
 
@@ -139,13 +141,13 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
 
 
 def _is_enough(pairs: int, spent: float) -> bool:
-    """Returns whether there are enough pairs. `spent` is the time so far, divided by the requested time."""
+    """Returns whether enough pairs were measured. `spent` is the time so far divided by the requested time."""
     wanted = MOST if spent < 1 else USUAL if spent < PATIENCE else FEWEST
     return pairs >= wanted
 
 
 def _pair(calls: tuple[Call, Call], order: Sequence[int]) -> tuple[float, float]:
-    """Times two calls in the given order. Returns their times in microseconds."""
+    """Makes two calls in the given order, and returns their times in microseconds, in the order of `calls`."""
     times = [0.0, 0.0]
     for at in order:
         synchronise()
