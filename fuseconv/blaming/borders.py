@@ -125,7 +125,7 @@ def layer_of(node: Node) -> str:
 
 
 def op_of(node: Node) -> str:
-    """Returns the name of the op that computes a node's value. A getitem node's value is a result of its operand's op."""
+    """Returns the name of the op that computes a node's value. For a getitem node, it is the op of its operand."""
     source: Any = node.args[0] if is_getitem(node) else node
     return op_name(source.target)
 

@@ -97,7 +97,7 @@ class Scene:
         return {border: _overflow(original[border], fp64[border]) for border in borders}
 
     def inside(self, end: Border) -> list[Border]:
-        """Returns the borders on which `end` depends, back to the preceding ends of modules and matches, without ends."""
+        """Returns the borders between `end` and the preceding ends of modules and matches, without any end."""
         known = {border.node for border in self.pair.ends if border is not end}
         nodes = {node.name: node for node in self.pair.program.exported.graph.nodes}
         seen, queue = {end.node}, [end.node]

@@ -96,7 +96,8 @@ def _device_memory() -> int:
 def _peak() -> int | None:
     """Returns this process's peak memory in bytes, or None without /proc.
 
-    getrusage is not used, because it includes the parent's memory from before exec."""
+    getrusage is not used, because it includes the parent's memory from before exec.
+    """
     if not _STATUS.exists():
         return None
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())

@@ -25,7 +25,7 @@ same artifact differ in speed because their memory has different addresses, and 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a challenger divided by the time of the base: the median and the ends of its 99 % confidence interval."""
+    """The time of a challenger divided by the time of the base: the median and its 99 % confidence interval."""
 
     median: float
     low: float

@@ -116,7 +116,7 @@ def against_peers(
 
 
 def main(asked: str, told: str) -> None:
-    """Times a bundle in this process. Reads the request from the JSON file `asked`, and writes the results to `told`."""
+    """Times a bundle in this process. Reads the request from the JSON file `asked`, and writes the result to `told`."""
     request = json.loads(Path(asked).read_text())
     os.chdir(request["folder"])  # the caller's folder, because a model may import its own code
     sys.path += [folder for folder in request["path"] if folder not in sys.path]

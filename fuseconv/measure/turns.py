@@ -26,9 +26,8 @@ WARM_UP = 4
 """The number of untimed warm-up calls, for lazy loading, kernel autotuning and the capture of a CUDA graph."""
 
 USUAL = 31
-"""The number of pairs that are measured even if that takes longer than the requested time, up to `PATIENCE` times as long.
-The interval then leaves out 7 pairs on each side. With only `FEWEST` pairs, a single disturbed pair would hide every
-difference."""
+"""The number of pairs that are measured even if that takes up to `PATIENCE` times the requested time. The interval then
+leaves out 7 pairs on each side. With only `FEWEST` pairs, a single disturbed pair would hide every difference."""
 
 MOST = 101
 """The maximum number of pairs."""

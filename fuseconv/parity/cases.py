@@ -1,4 +1,4 @@
-"""Generates the calls used for verification. They cover all kinds of sizes and all kinds of values."""
+"""Generates the calls used for verification. They cover different sizes of the dims and different kinds of values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fuseconv.graph.nodes import facts_of, is_call
 from fuseconv.program.captured import Program, dim_symbols
 
 MAX_INPUT_ELEMENTS = 2**19
-"""The largest number of input elements of a generated case. Three images of 224 x 224 pixels fit."""
+"""The maximum number of input elements of a generated case. Three RGB images of 224 x 224 pixels fit."""
 
 
 MAX_OUTPUT_ELEMENTS = 2**20
-"""The largest number of output elements of a generated case. In f32 and f64, they are 12 MB of reference outputs, which
-the bundle contains. A base-size encoder reaches this limit with 1365 tokens, which take 10 s in f64 on two cores."""
+"""The maximum number of output elements of a generated case. The bundle stores the reference outputs in f32 and f64, which
+take 12 MB at this limit. A base-size encoder reaches the limit with 1365 tokens, which take 10 s in f64 on two cores."""
 
 
 Kind = Literal["ordinary", "special"]
-"""The kind of values of a case. `special` values are NaN, infinities and the limits of a dtype, which runtimes other
+"""The kind of a case's input values. `special` values are NaN, infinities and the limits of a dtype, which runtimes other
 than PyTorch may treat differently. All other values are `ordinary`."""
 
 
@@ -35,9 +35,9 @@ class Case:
     """One call used for verification.
 
     Attributes:
-        name: `given`, `smallest`, `largest seq`, ...
-        inputs: one tensor per contract input.
-        kind: `special` for NaN, infinities and the limits of a dtype.
+        name: the name of the case, for example `given`, `smallest` or `largest seq`.
+        inputs: one tensor per contract input. Empty if the case is not run.
+        kind: `special` if the inputs contain NaN, infinities or the limits of a dtype, else `ordinary`.
         untried: why the case is not run, for example because the original rejects its inputs. Empty if it is run.
     """
 
@@ -48,10 +48,10 @@ class Case:
 
 
 def cases(program: Program, *, seed: int = 0) -> list[Case]:
-    """Generates the cases: the given call, one call per kind of sizes, and one call per kind of values.
+    """Generates the cases of a program: the given call, one call per choice of sizes, and one call per kind of values.
 
-    Sizes are halved until the inputs have at most `MAX_INPUT_ELEMENTS` elements and the outputs at most
-    `MAX_OUTPUT_ELEMENTS`.
+    Dims are halved, down to their minimums, until the inputs have at most `MAX_INPUT_ELEMENTS` elements and the outputs
+    at most `MAX_OUTPUT_ELEMENTS`.
     """
     contract = program.contract
     chosen = [Case("given", program.examples)]
@@ -87,7 +87,7 @@ def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Va
 
 
 def _to_integer(program: Program) -> torch.fx.Node | None:
-    """Returns the first node that converts floats to integers."""
+    """Returns the first node that converts floats to integers, or None if no node does."""
     nodes: list[torch.fx.Node] = list(program.exported.graph.nodes)
     for node in nodes:
         made = node.meta.get("val")
@@ -100,7 +100,7 @@ def _to_integer(program: Program) -> torch.fx.Node | None:
 
 
 def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Halves the dim farthest above its minimum until the case is small enough or every dim is at its minimum."""
+    """Returns sizes whose case is small enough: repeatedly halves the dim with the largest ratio to its minimum."""
     dims, affordable = program.contract.dims(), dict(sizes)
     while _is_large(program, affordable):
         name = max(affordable, key=lambda name: affordable[name] / max(dims[name].min, 1), default=None)

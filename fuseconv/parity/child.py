@@ -1,7 +1,7 @@
-"""Verifies one bundle in a separate process, which loads bundles and no other code.
+"""Verifies one bundle in a separate process, which runs no code of rules or models.
 
-The request is JSON. For each target, the process writes one line before it runs the target, and one line with the
-result after it. If a target crashes, the line before its run is therefore the last.
+The request is JSON. For each target, the process writes one line with the target's name before it runs the target, and
+one line with the result afterwards. If a target crashes, the last line is therefore its name.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from fuseconv.parity import verification
 from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
 
 LOG_WORDS = 60
-"""The number of words of earlier output that are appended to an error message that refers to earlier output."""
+"""The number of words of earlier output that are appended to an error message which refers to that output."""
 
 Tell = Callable[[dict[str, Any]], None]
 
 
 def main(text: str) -> None:
-    """Verifies a bundle, and writes the results to stdout as lines of JSON.
+    """Verifies a bundle, and writes the results to stdout, one line of JSON each.
 
     Args:
-        text: the request, as JSON.
+        text: the request as JSON. `process.verify` writes it.
     """
     request: dict[str, Any] = json.loads(text)
     answers = os.fdopen(os.dup(1), "w")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for number in (1, 2):  # output of artifacts and libraries must not mix with the answers
+    for number in (1, 2):  # the output of artifacts and libraries must not mix with the results
         os.dup2(log, number)
     torch.set_num_threads(request["threads"])
 
@@ -64,7 +64,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
             rows = verification.verify_target(folder, manifest, target, references)
         except FuseconvError as error:
             tell({"target": target, "error": _described(error, request["log"])})
-        except Exception as error:  # noqa: BLE001 - any exception that a target raises here, it raises for users too
+        except Exception as error:  # noqa: BLE001 - a target that raises here also raises for users
             line = next(iter(str(error).splitlines()), "")
             failed = UpstreamError(f"the target {target} failed: {type(error).__name__}: {line}", where=str(folder))
             tell({"target": target, "error": _described(failed)})
@@ -73,7 +73,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
 
 
 def _described(error: FuseconvError, log: str = "") -> dict[str, str]:
-    """Returns an error as JSON-serializable values. Appends the end of earlier output if the error refers to it."""
+    """Returns an error as JSON-serializable values. If its message refers to output above, appends that output."""
     lines = Path(log).read_text(errors="replace").split() if log and "above" in error.what else []
     said = f"; earlier output: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
     return {"code": error.code, "what": f"{error.what.strip()}{said}", "where": error.where, "fix": error.fix}

@@ -1,4 +1,4 @@
-"""The parity matrix compares each target of a bundle, in Python and in C++, with the original and with float64."""
+"""Builds the parity matrix: compares every target of a bundle, in Python and in C++, with the original and float64."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ROWS: Mapping[str, tuple[str, bool]] = {
     for name, target in TARGETS.items()
     for graphed in (False, True)[: 1 + target.SPEC.cuda_graphs]
 }
-"""The rows of the matrix by name: a target, and whether its calls are captured in CUDA graphs."""
+"""The rows of the matrix by name. A row is a target's name, and whether its calls are captured in CUDA graphs."""
 
 RUNTIMES = ("python", "cpp")
 
 Run = Callable[[Case], Sequence[torch.Tensor]]
-"""Runs a case, and returns its outputs."""
+"""A function that runs a case, and returns its outputs."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Cell:
     Attributes:
         name: the name of the row.
         runtime: `python` or `cpp`.
-        rows: one row per case and output. Empty if the target cannot run here.
-        absent: the error that tells why the target cannot run here, and the fix. None if it runs.
+        rows: one comparison per case and output. Empty if the cell cannot run here.
+        absent: the reason why the cell cannot run here, with a fix. None if it ran.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Cell:
 
     @property
     def ok(self) -> bool | None:
-        """Whether every row passes. None if there are no rows."""
+        """Whether every comparison passes. None if there are none."""
         return all(row.ok for row in self.rows) if self.rows else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns JSON-serializable values: the status (ok, fail, unavailable), and the worst errors or the reason."""
+        """Returns the cell as JSON-serializable values: the status, and the largest errors or why it is unavailable."""
         target, cuda_graphs = ROWS[self.name]
         which = {"row": self.name, "target": target, "cuda_graphs": cuda_graphs, "runtime": self.runtime}
         if self.absent is not None:
@@ -77,7 +77,7 @@ class Matrix:
 
     Attributes:
         device: the device of the bundle.
-        program: the path of the fuseconv-run that runs the C++ cells, if there is one.
+        program: the path of the fuseconv-run that runs the C++ cells. None if it is not built.
         cells: the cells, row by row.
     """
 
@@ -86,7 +86,7 @@ class Matrix:
     cells: tuple[Cell, ...]
 
     def report(self) -> Report:
-        """Returns a report with the rows of all cells. The target of a row is named after its cell."""
+        """Returns a report on all cells. Each row names its cell as the target, for example `export in python`."""
         return Report(
             tuple(replace(row, target=f"{cell.name} in {cell.runtime}") for cell in self.cells for row in cell.rows)
         )
@@ -102,7 +102,7 @@ class Matrix:
         }
 
     def error(self, where: str) -> FuseconvError | None:
-        """Returns the error if a cell fails, or if no cell can run here and so nothing was verified. Otherwise None."""
+        """Returns an error if a cell fails, or if nothing was verified because no cell can run here. Otherwise None."""
         failing = [row for cell in self.cells for row in cell.rows if not row.ok]
         if failing:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
@@ -131,19 +131,19 @@ def verify_runtimes(
     program: Path | None,
     progress: Callable[[str], AbstractContextManager[None]],
 ) -> Matrix:
-    """Runs every target of a bundle in every runtime and compares each output, as `verification.verify` does.
+    """Runs every target of a bundle in Python and in C++, compares each output, and returns the matrix.
 
     Args:
         folder: the absolute path of the bundle.
         manifest: the manifest of the bundle. The caller has verified the hashes of the files; they are not hashed
             again.
-        against: the original program. Default: its outputs are read from the bundle.
+        against: the original program, which computes the expected outputs. None to read these from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
-        program: the path of fuseconv-run. Without it, the C++ cells are unavailable.
-        progress: called with the name of every cell that runs.
+        program: the path of fuseconv-run. If None, the C++ cells are unavailable.
+        progress: called with the name of every cell that runs. Returns a context manager in which the cell runs.
 
     Raises:
-        UsageError: `against` is a different model, or `inputs` is given without it.
+        UsageError: `against` is a different model, or `inputs` is given without `against`.
         UpstreamError: the bundle needs a CUDA device and there is none.
     """
     references = tried_of(references_of(folder, manifest, against, inputs))
@@ -160,7 +160,7 @@ def verify_runtimes(
 
 
 def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -> UnsupportedError | None:
-    """Returns the reason why a cell cannot run, if this is known before it is run."""
+    """Returns the reason why a cell cannot run, or None if no reason is known before the cell is run."""
     target, cuda_graphs = ROWS[name]
     if target not in manifest.targets:
         return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
@@ -199,7 +199,7 @@ def _cell(
 def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
     model = load_target(folder, manifest, target, cuda_graphs=cuda_graphs)
     try:
-        for case in cases if cuda_graphs else ():  # so that the compared call replays a graph instead of capturing it
+        for case in cases if cuda_graphs else ():  # the compared call must replay a graph, not capture it
             outputs_of(model, case)
     except UpstreamError:
         if (reason := model.cuda_graphs.reason) is None:
@@ -213,7 +213,7 @@ def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool,
 def _in_cpp(
     program: Path, folder: Path, target: str, contract: Contract, cuda_graphs: bool, cases: Sequence[Case]
 ) -> Run:
-    """Runs all calls in one process, which then exits. Returns a function that looks up the outputs of a case."""
+    """Runs all cases in one process of fuseconv-run. Returns a function that looks up the outputs of a case."""
     calls = [dict(zip(contract.names, case.inputs, strict=True)) for case in cases] * (2 if cuda_graphs else 1)
     results = cpp.run(program, folder, target, calls, device=contract.device, cuda_graphs=cuda_graphs)
     outputs = {case.name: result for case, result in zip(cases, results[-len(cases) :], strict=True)}

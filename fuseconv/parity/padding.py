@@ -1,4 +1,4 @@
-"""Pads a batch to the size of a bucket, and proves that the model does not mix the rows of a batch."""
+"""Checks that a model may be padded to bucket sizes: the rows of a batch must not affect each other."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fuseconv.runtime.rows import batched, repeated, rows_of, unpadded
 from fuseconv.sizes import failing_sizes
 
 ROWS = 3
-"""The number of real rows in the proof, if a bucket has room for more."""
+"""The number of real rows in the check. There are fewer if the bucket would otherwise have no room for padding."""
 
 
 def hard(
     contract: Contract, buckets: Buckets, inputs: Sequence[torch.Tensor], turn: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Pads a call to its bucket with rows that are likely to affect the real rows if the model mixes rows.
+    """Pads inputs to their bucket with values that expose a model which mixes rows, and returns the padded inputs.
 
-    Padding rows of floats alternate between NaN, which propagates to everything it affects, and large values. Padding
-    rows of integers and booleans alternate between the ends of their range, so that a mask hides everything or nothing.
-    If `turn` is 1, the second kind of row comes first.
+    Padding rows of floats alternate between NaN, which propagates to everything it affects, and the upper end of their
+    range or a large value. Padding rows of integers and booleans alternate between the ends of their range, so that a
+    mask hides everything or nothing. If `turn` is 1, the second kind of row comes first.
     """
     has = batched(contract, buckets)
     rows = rows_of(inputs, has)
@@ -50,14 +50,18 @@ def _hard_rows(spec: TensorSpec, like: torch.Tensor, count: int, turn: int) -> t
 
 
 def prove(program: Program, buckets: Buckets) -> Program:
-    """Proves by running it that a program does not mix rows along a dim. Returns the program with the buckets.
+    """Checks by running a program that it does not mix rows along a dim. Returns the program with buckets.
 
     Some rows are computed alone, and again with padding rows after them. The results must agree within the tolerance
     table, both for padding that repeats a row and for the padding of `hard`.
 
+    Args:
+        program: the captured program.
+        buckets: the dim, and the sizes to which it is padded.
+
     Raises:
-        UsageError: the contract does not have the dim, the dim is not the first axis of an input, or the bucket sizes
-            are out of the range of the dim or leave nothing to pad.
+        UsageError: the contract has no such dim, the dim is not the first axis of an input, or the bucket sizes are out
+            of the range of the dim or leave nothing to pad.
         UnsupportedError: the dim is not the first axis of an output, or an output depends on the padding.
     """
     where = f"--bucket {buckets}"
@@ -126,7 +130,10 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
 
 
 def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
-    """Returns the outputs that have the dim. Checks with their symbolic shapes that the dim is their first axis."""
+    """Returns the names of the outputs whose first axis is the dim, which is decided from their symbolic shapes.
+
+    Raises:
+        UnsupportedError: an output's shape depends on the dim in another way."""
     symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
     (results,) = program.exported.graph.output_node().args
     found = []

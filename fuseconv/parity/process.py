@@ -1,4 +1,4 @@
-"""Verifies a bundle in a separate process, without the code of rules and models and without the caller's state."""
+"""Verifies a bundle in a separate process, which has neither the code of rules and models nor the caller's state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fuseconv.processes import forked as processes
 from fuseconv.processes.forked import Forked, forked
 
 TIME_LIMIT = 3600.0
-"""The time limit of one target, in seconds."""
+"""The time limit of loading, running and comparing one target, in seconds."""
 
 _LOG_LINES = 5
 
@@ -32,7 +32,7 @@ class Verified:
 
     Attributes:
         rows: one row per case and output.
-        error: why the target did not load, crashed, or took too long. None if it ran.
+        error: why the target did not load, crashed, or exceeded the time limit. None if it ran.
     """
 
     rows: tuple[OutputRow, ...] = ()
@@ -40,7 +40,7 @@ class Verified:
 
 
 def prepare() -> None:
-    """Starts importing the modules that verification needs, in the server process. Returns immediately."""
+    """Makes the server process start to import the modules that verification needs. Returns immediately."""
     processes.prepare(*_beforehand())
 
 
@@ -52,17 +52,18 @@ def verify(
     cases: Sequence[str] | None = None,
     hashed: bool = False,
 ) -> dict[str, Verified]:
-    """Runs targets of a bundle and compares each output.
+    """Runs targets of a bundle in separate processes and compares each output with the reference.
 
     Args:
-        bundle: the folder.
-        targets: the targets to run.
-        reference: the file with the reference outputs. Default: the reference file of the bundle.
-        cases: the names of the cases to run. Default: all.
-        hashed: whether the caller has just sealed or opened the bundle. Its files are then not hashed again.
+        bundle: the folder of the bundle.
+        targets: the names of the targets to run.
+        reference: the path of the file with the reference cases. None for the bundle's own file.
+        cases: the names of the cases to run. None for all cases.
+        hashed: whether the caller has already verified the hashes of the bundle's files. They are then not verified
+            again.
 
     Returns:
-        The result of each target.
+        The result of each target, by the name of the target.
 
     Raises:
         RefusedError: the bundle is damaged.
@@ -87,7 +88,7 @@ def verify(
 
 
 def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
-    """Runs one process. If a target crashes or takes too long, returns the results up to and including that target."""
+    """Runs one process and returns its results. After a crash or a timeout, that target's result is the last one."""
     found: dict[str, Verified] = {}
     at = ""
     with forked("fuseconv.parity.child", json.dumps(request), before=_beforehand()) as process:
@@ -114,10 +115,10 @@ def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
 
 
 def _answers(process: Forked) -> Iterator[dict[str, Any]]:
-    """Yields the answers of the process until it ends.
+    """Yields the lines that the process writes, parsed from JSON, until the process closes its stdout.
 
     Raises:
-        TimeoutError: the process does not answer in time.
+        TimeoutError: the process writes no line within `TIME_LIMIT`.
     """
     pending, end = b"", time.monotonic() + TIME_LIMIT
     while read := process.read(end - time.monotonic()):
@@ -130,7 +131,7 @@ def _answers(process: Forked) -> Iterator[dict[str, Any]]:
 
 
 def _beforehand() -> list[str]:
-    """Returns the modules that the targets import. The server loads them once, instead of each process again."""
+    """Returns the names of modules that targets import. The server imports them once for all processes."""
     names = ("onnx", "onnxruntime", "safetensors.torch", "torch._dynamo", "torch._export.serde.serialize")
     return ["fuseconv.parity.child", *(name for name in names if find_spec(name.partition(".")[0]) is not None)]
 

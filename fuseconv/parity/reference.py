@@ -1,4 +1,4 @@
-"""Computes and stores the outputs of the original model in each case, in its own dtype and in float64."""
+"""Computes, stores and reads the expected outputs of each case: the original's, and the float64 reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCE = manifest.REFERENCE
 
 @dataclass(frozen=True)
 class Reference:
-    """The expected outputs of a case, in the original's dtype and in float64. Empty if the case was not run."""
+    """The expected outputs of a case in the original's dtype and in float64. Both are empty if it was not run."""
 
     case: Case
     original: tuple[torch.Tensor, ...]
@@ -32,9 +32,9 @@ class Reference:
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Computes the reference outputs of the cases, and checks that the captured program agrees with the original.
+    """Computes and returns the references of cases. Checks that the captured program agrees with the original.
 
-    The original runs in its own dtype, and the captured program runs in float64.
+    The original runs in its own dtype. The captured program also runs in float64.
 
     Raises:
         UnsupportedError: the original or the captured program fails at some sizes, or the two differ.
@@ -62,12 +62,12 @@ def tried_of(references: Sequence[Reference]) -> list[Reference]:
 
 
 def untried_of(references: Sequence[Reference]) -> dict[str, str]:
-    """Returns the cases that were not run, with the reasons."""
+    """Returns the reason why a case was not run, by the name of the case, for all cases that were not run."""
     return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
 
 
 def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
-    """Writes references as one safetensors file.
+    """Writes references to one safetensors file. Of a case that was not run, only its name and reason are written.
 
     Raises:
         FileError: the file cannot be written.
@@ -97,7 +97,9 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
 
 
 def read_reference(path: Path, contract: Contract) -> list[Reference]:
-    """Reads a file of `write_reference` onto the device of the contract. Cases that were not run come last.
+    """Reads references from a file that `write_reference` wrote, onto the contract's device.
+
+    Cases that were not run come last.
 
     Raises:
         RefusedError: the file does not match the contract, or contains no case that was run.

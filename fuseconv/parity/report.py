@@ -1,4 +1,4 @@
-"""The report of a verification, which has one row per target, case and output."""
+"""Defines the report of a verification. The report has one row per target, case and output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class OutputRow:
         case: the name of the case.
         output: the name of the output.
         row: the measured errors, and whether they are within the tolerance.
-        kind: the kind of values of the case.
-        limit: whether the manifest of the bundle lists this difference as a limitation of the target's runtime.
+        kind: whether the input values of the case are `ordinary` or `special`.
+        limit: whether the bundle's manifest lists the output in this case as a limitation of the target's runtime.
     """
 
     target: str
@@ -34,7 +34,7 @@ class OutputRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the output passes, or differs because of a limitation that the manifest lists."""
+        """Whether the output is within the tolerance, or the manifest lists it as a limitation."""
         return self.row.ok or self.limit
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Report:
 
     Attributes:
         rows: one row per target, case and output.
-        untried: the cases that were not run, with the reasons.
+        untried: the reason why a case was not run, by the name of the case.
     """
 
     rows: tuple[OutputRow, ...]
@@ -61,7 +61,9 @@ class Report:
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def error(self, where: str) -> ParityError | None:
-        """Returns an error with the number of failing rows and the first failing row. None if no row fails."""
+        """Returns an error that counts the failing rows and describes the first, or None if the report is ok.
+
+        A report without rows is an error too, because no target was run."""
         if self.ok:
             return None
         failing = [row for row in self.rows if not row.ok]
@@ -75,7 +77,7 @@ class Report:
         return ParityError(said, where=where, fix="convert the model again on this machine, or leave the target out")
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of targets, cases and compared outputs."""
+        """Returns the number of targets, of cases, and of rows."""
         return {
             "targets": len({row.target for row in self.rows}),
             "cases": len({row.case for row in self.rows}),
@@ -83,14 +85,14 @@ class Report:
         }
 
     def by_target(self) -> tuple[OutputRow, ...]:
-        """Summarizes each target in one row, with the largest errors and the numbers of cases and outputs."""
+        """Returns one row per target, with the largest errors and with the numbers of cases and outputs."""
         return tuple(
             _all_of([row for row in self.rows if row.target == target])
             for target in dict.fromkeys(row.target for row in self.rows)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns JSON-serializable values: `ok`, counts, the worst errors per target, rows, and cases not run."""
+        """Returns the report as JSON-serializable values, with the largest errors of each target."""
         targets = dict.fromkeys(row.target for row in self.rows)
         return {
             "ok": self.ok,
@@ -102,7 +104,7 @@ class Report:
 
 
 def _all_of(rows: Sequence[OutputRow]) -> OutputRow:
-    """Summarizes the rows of a target in one row. It gives the reason of the first failing row."""
+    """Returns one row for all rows of a target, with their largest errors and the reason of the first failing row."""
     cases, outputs = len({row.case for row in rows}), len({row.output for row in rows})
     first = next((row for row in rows if not row.ok), None) or next((row for row in rows if not row.row.ok), rows[0])
     return replace(
@@ -118,15 +120,15 @@ def _largest(rows: Sequence[OutputRow]) -> dict[str, float]:
 
 
 def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
-    """Returns whether all rows pass, the maximum of each error, and the first reason, as JSON-serializable values."""
+    """Returns JSON-serializable values: whether all rows pass, the largest errors, and the first failing reason."""
     reason = next((row.row.reason for row in rows if not row.ok), "")
     return Row(ok=all(row.ok for row in rows), **_largest(rows), reason=reason).to_json()
 
 
 def telling(rows: Sequence[OutputRow]) -> Sequence[OutputRow]:
-    """Returns the rows that describe the accuracy of a target: the rows of ordinary cases, or all if there are none.
+    """Returns the rows from which a target's accuracy is summarized: those of ordinary cases, or all if none is.
 
-    At the limits of f32 a single rounding error is 1e31, so special cases would dominate the maximum error.
+    At the limits of f32, a single rounding error is 1e31, so special cases would dominate the largest error.
     """
     return [row for row in rows if row.kind == "ordinary"] or rows
 

@@ -1,4 +1,4 @@
-"""Runs every target of a bundle on the reference cases and compares each output."""
+"""Runs every target of a bundle on the reference cases, and compares each output with the expected outputs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from fuseconv.sources.subject import digest
 def verify(
     bundle: str | Path, *, against: Program | None = None, inputs: tuple[torch.Tensor, ...] | None = None
 ) -> Report:
-    """Runs every target of a bundle and compares each output.
+    """Runs every target of a bundle, compares each output, and returns the report.
 
     Args:
-        bundle: the folder.
-        against: the original program. Default: its outputs are read from the bundle.
+        bundle: the folder of the bundle.
+        against: the original program, which computes the expected outputs. None to read these from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
 
     Raises:
@@ -58,7 +58,7 @@ def verify(
 
 
 def verify_target(folder: Path, manifest: Manifest, target: str, references: Sequence[Reference]) -> list[OutputRow]:
-    """Runs one target of an opened bundle and compares each output. Raises the errors of `verify`."""
+    """Runs one target of an opened bundle, and returns one row per case and output. Raises the errors of `verify`."""
     model = load_target(folder, manifest, target)
     rows = [
         row
@@ -69,13 +69,20 @@ def verify_target(folder: Path, manifest: Manifest, target: str, references: Seq
 
 
 def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
-    """Returns the rows, and marks each row that the manifest lists as a limitation. `target` overrides the row's."""
+    """Returns the rows with `limit` set if the manifest lists the row as a limitation of its target.
+
+    Args:
+        rows: the rows.
+        manifest: the manifest of the bundle.
+        target: the name of the target under which the manifest lists the rows. None for the target that a row names."""
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
     return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
 
 
 def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Options:
-    """Returns the options for reading the model of a bundle: the bundle's inputs, dtype and device.
+    """Returns the options for reading a bundle's original model, completed with the bundle's inputs and dtype.
+
+    The device is always the bundle's.
 
     Raises:
         FileError: the model cannot be read.
@@ -100,7 +107,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
 def references_of(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:
-    """Reads the references from a bundle, or computes them with `against`. Raises the errors of `verify`."""
+    """Returns the references from a bundle, or computes them with `against`. Raises the errors of `verify`."""
     contract = manifest.contract
     check_device(contract.device, folder)
     if against is None:
@@ -136,9 +143,9 @@ def compare_case(
     reference: Reference,
     run: Callable[[Case], Sequence[torch.Tensor]],
 ) -> list[OutputRow]:
-    """Runs a case and compares each output. If the case fails to run, each output gets a row with the error.
+    """Runs a case and returns one row per output. If the run fails, each row gives the error as its reason.
 
-    Returns no rows for a case for which the reference has no outputs.
+    Returns an empty list for a case that has no expected outputs because the original was not run.
     """
     if reference.case.untried:
         return []
@@ -152,7 +159,9 @@ def compare_case(
 
 
 def _compare_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
-    """Runs the first case that needs padding with hard padding, which must not change its outputs."""
+    """Pads the first case that needs padding with the values of `hard`, and checks that its outputs do not change.
+
+    Returns an empty list if the contract has no buckets, or if no case needs padding."""
     contract, buckets = model.contract, model.contract.buckets
     if buckets is None:
         return []

@@ -1,1 +1,1 @@
-"""Starts processes quickly: as forks of one server process, which has already imported torch."""
+"""Starts processes quickly, as forks of one server process that has already imported torch."""

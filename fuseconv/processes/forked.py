@@ -27,20 +27,23 @@ START = 300.0
 """The time limit in seconds for starting a process, including the import of torch."""
 
 _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
-"""Prefixes of environment variables that are read when torch is imported. If one changes, a new server is started."""
+"""Prefixes of environment variables that are read while torch is imported. If such a variable changes, the next process is
+forked from a new server."""
 
 _LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""Variables with such a prefix that are read only when they are needed. torch itself sets them at the first use."""
+"""Variables with a prefix in `_AT_IMPORT` that torch reads only when it needs them. torch also sets them itself, so a
+change of them starts no new server."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class Forked:
-    """A process that is a fork of the server. It is killed when this object is closed or when this process ends.
+    """A process that is a fork of the server. It is killed when this object is closed or the calling process ends.
 
     Attributes:
-        stdin: the file descriptor to write to the process.
-        stdout: the file descriptor to read from the process. It is -1 if the caller supplied the process's stdout.
+        stdin: the file descriptor that writes to the stdin of the fork. It is -1 after `close`.
+        stdout: the file descriptor that reads the stdout of the fork. It is -1 after `close`, or if the caller supplied
+            the stdout.
     """
 
     def __init__(self, own: socket.socket, stdin: int, stdout: int) -> None:
@@ -57,13 +60,13 @@ class Forked:
         self.close()
 
     def read(self, seconds: float) -> bytes | None:
-        """Reads output of the process. Returns empty bytes if its stdout is closed, None if it writes too late."""
+        """Waits for output and returns it. Returns empty bytes if stdout is closed, or None at the time limit."""
         poll = select.poll()
         poll.register(self.stdout, select.POLLIN)
         return os.read(self.stdout, 1 << 16) if poll.poll(max(0.0, seconds) * 1e3) else None
 
     def wait(self) -> int:
-        """Waits until the process has ended. Returns its exit status, or the negated number of the fatal signal."""
+        """Waits until the process has ended. Returns its exit status, or the negated number of the signal that killed it."""
         while self._status is None:
             try:
                 piece = self._own.recv(64)
@@ -77,7 +80,7 @@ class Forked:
         return self._status
 
     def close(self) -> None:
-        """Closes the files of the process, and kills it if it is running. Does not wait for its end."""
+        """Closes the pipes to the process, and kills it if it is still running. Does not wait until it has ended."""
         self._own.close()
         for file in {self.stdin, self.stdout} - {-1}:
             os.close(file)
@@ -85,7 +88,9 @@ class Forked:
 
 
 class Server:
-    """The server that this process and its forks use. A change of a variable in `_AT_IMPORT` starts a new server."""
+    """The client side of the server that this process and its forks use. Starts the server when it is needed.
+
+    If an environment variable that `_AT_IMPORT` covers has changed, a new server is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +101,7 @@ class Server:
         self._control: socket.socket | None = None
 
     def send(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> tuple[socket.socket, socket.socket]:
-        """Sends a request, to a new server if there is none. Returns the socket of the request, and of the server.
+        """Sends a request to the server. Returns the socket of the request and the socket of the server.
 
         Raises:
             OSError: the server has ended.
@@ -115,10 +120,12 @@ class Server:
         return own, control
 
     def start(self, request: Mapping[str, Any], files: Sequence[int], seconds: float) -> socket.socket | None:
-        """Sends a request, and waits until the process has started. Returns None if the server ends before that.
+        """Sends a request, waits until the process has started, and returns the socket of the request.
+
+        If the server has ended, tries once more with a new server. Returns None if this server ends too.
 
         Raises:
-            TimeoutError: the process does not start in time. The server is then ended too.
+            TimeoutError: the process does not start within `seconds`. The server is then killed too.
         """
         end = time.monotonic() + seconds
         for _ in range(2):  # the existing server may have exited because it was idle, or may have been killed
@@ -171,7 +178,7 @@ class Server:
             return self._control
 
     def _dropped(self) -> subprocess.Popen[bytes] | None:
-        """Forgets the server. Returns it if this process started it, None if a parent of this process did."""
+        """Drops the reference to the server. Returns its process if this process started it, otherwise None."""
         if self._control is None or self._process is None:
             return None
         self._control.close()
@@ -182,10 +189,10 @@ class Server:
         return None
 
     def end(self, control: socket.socket | None = None) -> None:
-        """Ends the server and its forks. If a parent process started the server, only drops the reference.
+        """Kills the server and its forks. If a parent process started the server, only drops the reference to it.
 
         Args:
-            control: the socket of the server to end. Other servers keep running. Default: ends all servers.
+            control: the socket of the server to kill. Other servers keep running. None to kill all servers.
         """
         with self._lock:
             ended = self._dropped() if control in (None, self._control) else None
@@ -201,7 +208,7 @@ atexit.register(SERVER.end)
 
 
 def prepare(*modules: str) -> None:
-    """Asks the server to import modules that later processes need. Returns immediately."""
+    """Asks the server to import modules that later processes need, and returns without waiting for the imports."""
     with contextlib.suppress(OSError):  # without the server, the modules are imported when they are needed
         own, _ = SERVER.send({"module": "", "before": modules})
         own.close()
@@ -221,20 +228,21 @@ def forked(
     """Starts a process that calls `module.main(*arguments)` and exits. The process leads its own process group.
 
     Args:
-        module: the name of a module of fuseconv.
+        module: the dotted name of a module of fuseconv.
         arguments: the arguments of `main`.
-        before: modules that the server imports before it forks, in addition to `module`. They must belong to fuseconv
-            or to its dependencies, and must not run code of users.
-        environment: the environment variables that differ from this process's.
-        path: the folders in which Python looks for modules first. Default: the folders in the variable PYTHONPATH.
-        folder: the working directory.
-        stdout: the file descriptor for the output of the process. Default: a pipe.
-        stderr: the file descriptor for the errors of the process. Default: errors are dropped.
-        seconds: the time limit for starting.
+        before: the names of modules that the server imports before it forks, in addition to `module`. They must belong
+            to fuseconv or its dependencies, and must not run code of users.
+        environment: environment variables to set in the process, in addition to the variables of this process.
+        path: the folders to put first in `sys.path`. None for the folders in the variable PYTHONPATH.
+        folder: the working directory of the process.
+        stdout: the file descriptor to which the process's stdout is written. None for a pipe, which `Forked.stdout`
+            reads.
+        stderr: the file descriptor to which the process's stderr is written. None to discard stderr.
+        seconds: the time limit for starting the process, in seconds.
 
     Raises:
         UpstreamError: the server does not start.
-        TimeoutError: the process does not start in time. The server is then ended too.
+        TimeoutError: the process does not start within `seconds`. The server is then killed too.
     """
     request = {
         "module": module,

@@ -1,9 +1,10 @@
-"""The server process that forks the other processes: `python -m fuseconv.processes.server SOCKET`.
+"""Runs the server process, which forks all other processes: `python -m fuseconv.processes.server SOCKET`.
 
-The server imports the modules that a request names, and forks. The fork runs one of the modules, and the server reports
-the exit status of the fork. The server never calls the modules that it imports, because a fork can use neither a GPU
-that its parent has used nor the threads of its parent. Some modules of torch ask whether there is a GPU while they are
-imported. In the server, torch asks NVML instead of CUDA, because CUDA could not be used in a fork after that.
+For each request, the server imports the modules that the request names, and forks. The fork runs one of these modules,
+and the server reports the exit status of the fork. The server itself calls none of these modules, because a fork can
+use neither a GPU that its parent has used nor the threads of its parent. Some modules of torch check during their
+import whether there is a GPU. In the server, torch asks NVML for this instead of CUDA, because a fork could not use
+CUDA if the server had initialized CUDA.
 
 A request is one byte on the server's socket, together with four file descriptors: the request's own socket, and the
 stdin, stdout and stderr of the fork. The client then sends JSON on the request's socket. The server answers `+` on this
@@ -28,13 +29,15 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 IDLE = 300
-"""After this many seconds without a request or a running fork, the server exits."""
+"""The time in seconds after which the server exits if there is neither a request nor a running fork."""
 
 _DIES_WITH_PARENT = 1
 
 
 def serve(control: socket.socket) -> Callable[[], None] | None:
-    """Serves requests until no client is left and all forks have ended. In a fork, returns the function to run."""
+    """Serves requests until no client is left and all forks have ended, and then returns None.
+
+    In a fork, returns the function that the fork must run."""
     gc.disable()  # imported objects live until the process exits, and the server creates few others
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # only for the server: a fork gets the variables of its request
     woken, wakes = os.pipe()
@@ -47,7 +50,9 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
         watched: list[Any] = [woken, *forks.values(), *([control] if is_open else [])]
         ready = select.select(watched, [], [], IDLE)[0]
         if not ready and not forks:
-            control.shutdown(socket.SHUT_RD)  # earlier requests can still be read; later clients start another server
+            control.shutdown(
+                socket.SHUT_RD
+            )  # requests already sent can still be read; later clients start a new server
         if woken in ready:
             os.read(woken, 1 << 10)
             _report_ended(forks)
@@ -68,7 +73,7 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
 
 
 def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[], None] | None:
-    """Serves one request. In the fork, returns the function to run."""
+    """Serves one request. In the fork, returns the function that the fork must run. In the server, returns None."""
     own = socket.socket(fileno=files[0])
     request = _read(own)
     for name in request["before"] if request else ():
@@ -85,7 +90,7 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
             own.close()
             return partial(_run, request, files[1:], server)
         forks[process] = own
-        with contextlib.suppress(ConnectionError):  # the client has gone: the loop will find the socket closed
+        with contextlib.suppress(ConnectionError):  # the client has ended: the loop will find the socket closed
             own.sendall(b"+")
     else:
         own.close()
@@ -95,7 +100,7 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
 
 
 def _read(own: socket.socket) -> dict[str, Any] | None:
-    """Reads a request. Returns None if the client has ended meanwhile."""
+    """Reads a request and returns it. Returns None if the client has ended before the request is complete."""
     with own.makefile("rb") as stream:
         line = stream.readline()
     return json.loads(line) if line.endswith(b"\n") else None
@@ -117,7 +122,7 @@ def _kill(process: int) -> None:
 
 
 def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
-    """Turns the fork into the requested process: sets its files, environment, folder and path, and runs its module."""
+    """Makes the fork the requested process: sets its files, environment, folder and path, and runs its module."""
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server:
         raise SystemExit("the server has ended")
@@ -134,7 +139,7 @@ def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
 
 
 def _end_as(run: Callable[[], None]) -> NoReturn:
-    """Runs a fork and exits immediately, which saves the 0.25 s that Python takes to free all modules."""
+    """Runs the function of a fork and exits at once, which saves the 0.25 s in which Python frees all modules."""
     status = 1
     try:
         run()

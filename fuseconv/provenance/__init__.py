@@ -1,1 +1,1 @@
-"""Documents where a bundle comes from: the SBOM of its libraries, and its signature. Nothing here imports torch."""
+"""Documents the provenance of a bundle: the SBOM of its libraries, and its signature. Nothing here imports torch."""

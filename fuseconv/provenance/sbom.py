@@ -1,8 +1,8 @@
 """Writes the software bill of materials (SBOM) of the op libraries in a bundle, as CycloneDX 1.6 JSON.
 
-The conversion writes the SBOM, because it knows how its libraries were built. The fuseconv that later reads the bundle
-may have been built from other versions. The SBOM contains no time and no random serial number, so that two conversions
-write the same bytes.
+The SBOM is written during the conversion, because the libraries come from the fuseconv that converts. The fuseconv that
+later reads the bundle may be built from other versions of its dependencies. The SBOM contains no time and no random
+serial number, so that two conversions write the same bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fuseconv.version import __version__
 SBOM = "sbom.cdx.json"
 
 BUILT_WITH = "built_with.json"
-"""The file that the build writes beside the libraries. It names the compiler and the versions of each library's
-sources."""
+"""The file that the build writes beside the libraries. It names the compiler and, for each library, the versions of the
+projects from which the library was compiled."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Origin:
 
     Attributes:
         name: the name of the project.
-        license: the licence of the project: an SPDX identifier, or a name if there is no identifier.
-        package: the package URL without the version. Empty if the project is in no package registry.
-        part: which part of the project a library contains or uses.
+        license: the SPDX identifier of the project's license, or the license's name if it has no identifier.
+        package: the package URL (purl) of the project without the version. Empty if the project is in no package
+            registry.
+        part: the part of the project that a library contains or uses, in words.
     """
 
     name: str
@@ -53,7 +54,7 @@ _ORIGINS = {
     "onnxruntime": Origin("ONNX Runtime", "MIT", "pkg:github/microsoft/onnxruntime", "the header of its C API"),
     "torch": Origin("PyTorch", "BSD-3-Clause", "pkg:pypi/torch", "headers of its stable ABI; loaded at run time"),
 }
-"""The projects, by the names that the file `BUILT_WITH` uses."""
+"""The projects, by their names in the file `BUILT_WITH`."""
 
 
 def write_sbom(bundle: Path, built_in: Path) -> None:
@@ -91,8 +92,9 @@ def _document(libraries: Mapping[str, str], versions: Mapping[str, Mapping[str, 
     """Returns the SBOM as a CycloneDX document.
 
     Args:
-        libraries: the hash of each library, by the name of the library.
-        versions: for each library that fuseconv built, by its name, the versions of the projects it was compiled from.
+        libraries: the SHA-256 of each library, by the file name of the library.
+        versions: the versions of the projects from which a library of fuseconv was compiled, by the file name of the
+            library and the name of the project. Other libraries have no entry.
         compiler: the compiler that built the libraries in `versions`.
     """
     own = _component(_OWN, __version__)

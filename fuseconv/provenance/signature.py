@@ -1,8 +1,8 @@
 """Signs bundles and verifies signatures. The signature is the file `model.sig`, in the OpenSSF Model Signing format.
 
-The signature covers every other file of the bundle's folder. A copy of the folder is therefore signed too, and nobody
+The signature covers every other file in the bundle's folder. A copy of the folder is therefore signed too, and nobody
 without the private key can change, add or remove a file unnoticed. The package `model-signing` writes and verifies the
-signature, and the command of that package can verify it as well.
+signature. The command of this package can verify the signature without fuseconv.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sign(bundle: Path, key: Path) -> Path:
     _readable(key)
     password = os.environ.get(PASSWORD)
     try:
-        # The package passes the password to a function that requires bytes.
+        # model-signing passes the password to a function that requires bytes.
         secret = None if password is None else password.encode()
         config = signing.Config().use_elliptic_key_signer(private_key=key, password=secret)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
@@ -95,18 +95,18 @@ def verify_signature(bundle: Path, signer: Path) -> None:
         ) from error
     fix = f"get the bundle again from its signer, or sign it: fuseconv sign {bundle} --key KEY"
     try:
-        read_plain(path, links=False)  # rejects anything but a regular file before the package opens it
+        read_plain(path, links=False)  # rejects anything but a regular file before model-signing opens it
     except FileNotFoundError:
         raise RefusedError(f"the bundle is not signed: it contains no {SIGNATURE}", where=str(path), fix=fix) from None
     except OSError as error:
         raise RefusedError(f"the signature cannot be read: {error.strerror}", where=str(path), fix=fix) from error
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # the package prints a warning about old signatures
+        with contextlib.redirect_stdout(sys.stderr):  # model-signing prints a warning about old signatures
             config.set_hashing_config(_hashing()).verify(bundle, path)
     except InvalidSignature:
         what = "the signature was not made with this signer's private key"
         raise RefusedError(what, where=str(path), fix=fix) from None
-    # The other exceptions that the package raises for a file that is not a signature.
+    # model-signing raises these exceptions for a file that is not a valid signature.
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip() or type(error).__name__
         if reason.startswith("Signature mismatch"):  # the rest of the message lists every hash as bytes
@@ -116,7 +116,7 @@ def verify_signature(bundle: Path, signer: Path) -> None:
 
 
 def _hashing() -> hashing.Config:
-    """Returns the hashing configuration: every file except the signature is hashed, including files of Git."""
+    """Returns the hashing configuration. Every file is hashed except the signature, even the files of Git."""
     from model_signing import hashing
 
     every = hashing.Config().use_file_serialization()
@@ -124,7 +124,7 @@ def _hashing() -> hashing.Config:
 
 
 def _check_files(bundle: Path) -> None:
-    """Checks that the folder contains exactly the files that its manifests list. Raises RefusedError if not."""
+    """Raises RefusedError unless the folder contains exactly the files that its manifests list."""
     if not has_methods(bundle):
         open_bundle(bundle)
         return

@@ -1,1 +1,1 @@
-"""Chooses, by measuring, which matches are replaced in which target."""
+"""Chooses by measurement which matches are replaced in which target."""

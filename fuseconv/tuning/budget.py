@@ -1,4 +1,4 @@
-"""Limits the time that is spent on measuring."""
+"""Limits the time that is spent on measurements."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Budget:
     """A time limit that starts when the object is created.
 
     Attributes:
-        seconds: the limit. None for no limit.
-        clock: returns the current time in seconds.
-        reserved: the seconds of the budget that are reserved for later work.
+        seconds: the time limit in seconds. None for no limit.
+        clock: a function that returns the current time in seconds.
+        reserved: the time in seconds that is kept free for later work.
     """
 
     seconds: float | None
@@ -29,7 +29,11 @@ class Budget:
         self._start = self.clock()
 
     def affords(self, each: float, *, beside: float) -> int | None:
-        """Returns how many tasks of `each` seconds fit besides `beside` seconds of other work. None for no limit."""
+        """Returns how many tasks of `each` seconds fit in the remaining time, or None if there is no limit.
+
+        Args:
+            each: the duration of one task in seconds.
+            beside: the time in seconds that other work needs in addition."""
         if self.seconds is None:
             return None
         left = self.seconds - (self.clock() - self._start) - self.reserved - beside

@@ -1,10 +1,10 @@
 """Chooses which classes of matches are replaced in the targets of one folder, by timing whole models.
 
-A class is measured in the whole model: the model with all matches replaced is timed in turn with the model without that
-class. So the class has its real neighbours, the target's own compiler fuses what it can of the unfused ops, and the
-operands are as cold as in a real call. Because classes may depend on each other, the result is confirmed by timing
-whole models against the unfused model. A model with fewer fusions is preferred unless a model with more fusions is
-faster by more than the noise.
+To measure a class, the calls of two whole models are interleaved: the model with all matches replaced, and the model
+without the replacements of this class. The class is thus measured beside the ops that really surround it, the target's
+own compiler may fuse the unfused ops, and the operands are as cold in the cache as in a real call. Because classes may
+depend on each other, the choice is confirmed by timing whole models against the unfused model. A model with fewer
+fusions is preferred unless a model with more fusions is faster by more than the noise.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 
 GRACE = 30.0
-"""The seconds beyond the budget that may be spent on finding why the model with every match replaced is not faster."""
+"""The time in seconds by which the budget may be exceeded to find out which classes slow the model down. It applies only
+if the model with every match replaced is not faster than the unfused model."""
 
 Left = frozenset[str]
-"""The classes whose matches are left unfused."""
+"""The names of the classes whose matches are left unfused."""
 
 Write = Callable[[Left], Path]
-"""Writes and verifies the bundle without some classes. Raises FuseconvError if it fails or computes something else."""
+"""Writes and verifies a bundle in which some classes are left unfused, and returns its folder. Raises FuseconvError if the
+bundle cannot be written or does not pass verification."""
 
 Race = Callable[[Path, Sequence[Path]], list[Duel]]
-"""Times each of several bundles in turn with a base."""
+"""Times each of several bundles against a base bundle, with interleaved calls. Returns one result per bundle, in order."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,14 @@ class Chosen:
     """The choice for the targets in one folder.
 
     Attributes:
-        left: the classes that are left unfused.
+        left: the names of the classes that are left unfused.
         folder: the folder of the bundle with the chosen artifacts.
         unfused: the folder of the bundle with the unfused artifacts.
-        choices: target to class to choice. A class that is neither measured nor left unfused has no entry.
-        speeds: the times of each target.
-        slow: the classes that make these targets slower.
-        needed: the classes without which these targets cannot be written, with the reasons.
+        choices: the choice for each class in each target, as target to class to choice. A class that is neither
+            measured nor left unfused has no entry.
+        speeds: the measured times of each target, by name.
+        slow: the names of the classes that make these targets slower.
+        needed: the classes without which these targets cannot be written: the reason by the name of the class.
     """
 
     left: Left
@@ -61,13 +64,13 @@ class Choosing:
     """Makes the choice for the targets in one folder, which share one plan.
 
     Attributes:
-        classes: the classes of the plan.
+        classes: the classes of the plan's matches.
         folder: the folder of the bundle with every match replaced.
-        write: writes a bundle without some classes.
-        race: times bundles (challengers) in turn with a base.
+        write: writes a bundle in which some classes are left unfused.
+        race: times bundles (challengers) against a base bundle.
         budget: the time that may be spent.
-        seconds: how many seconds a race spends on each challenger.
-        suspects: the classes that make another target slower.
+        seconds: the time in seconds that a race spends on each challenger.
+        suspects: the names of the classes that make another target slower. They are measured first.
     """
 
     classes: Classes
@@ -84,7 +87,7 @@ class Choosing:
     _start_seconds: float = 0.0
 
     def choose(self) -> Chosen:
-        """Measures the classes, and chooses which of them to leave unfused.
+        """Measures the classes, chooses which classes to leave unfused, and returns the choice.
 
         Raises:
             FuseconvError: the unfused model cannot be written to the target, or the artifacts cannot be timed.
@@ -104,7 +107,7 @@ class Choosing:
         return Chosen(best, self._folders[best], unfused, choices, speeds, slow, self._needed)
 
     def _whole(self) -> Duel:
-        """Times the model with every match replaced against the unfused model."""
+        """Writes the unfused model, times the model with every match replaced against it, and returns the result."""
         self._folders[frozenset()] = self.folder
         start = self.budget.clock()
         if self.classes.every:
@@ -115,10 +118,11 @@ class Choosing:
         return whole
 
     def _groups(self) -> list[Left]:
-        """Returns the groups of classes to leave out together: each class alone, as far as the time allows.
+        """Returns the groups of classes to measure. Each class is a group of its own, as far as the time allows.
 
-        If the time is too short to try every suspect alone, all suspects form one group. The suspects are tried even
-        beyond the budget if the model with every match replaced is not faster.
+        The classes of a group are left unfused together. If the time is too short to measure every suspect alone, all
+        suspects form the only group. If the model with every match replaced is not faster than the unfused model, the
+        budget may be exceeded by `GRACE`.
         """
         each, races = self._write_seconds + self.seconds, 2 * self._start_seconds
         names = sorted(self.classes.inserting, key=lambda name: name not in self.suspects)
@@ -132,7 +136,9 @@ class Choosing:
         return [frozenset({name}) for name in names[:count]]
 
     def _alone(self, groups: Sequence[Left]) -> dict[Left, Duel]:
-        """Times the model without each group against the model with all. Skips models that cannot be written."""
+        """Times, for each group, the model without the group against the model with every match replaced.
+
+        Returns the results by the classes left unfused. Leaves out models that cannot be written."""
         lefts = list(dict.fromkeys(filter(self._is_written, map(self.classes.without, groups))))
         found = self.race(self.folder, [self._folders[left] for left in lefts]) if lefts else []
         return dict(zip(lefts, found, strict=True))
@@ -151,8 +157,8 @@ class Choosing:
     def _confirmed(self, candidates: Sequence[Left], whole: Duel) -> dict[Left, Duel]:
         """Times the candidates and the model with every match replaced against the unfused model.
 
-        The results are in order from few fusions to many. A candidate that is not written yet takes part only if the
-        time allows.
+        Returns the results by the classes left unfused, from the fewest fusions to the most. A candidate that is not
+        written yet takes part only if the time allows.
         """
         every, lefts = self.classes.every, [frozenset[str]()]
         for left in candidates:
@@ -169,7 +175,9 @@ class Choosing:
     def _choices(
         self, best: Left, alone: Mapping[Left, Duel], final: Mapping[Left, Duel]
     ) -> dict[str, dict[str, Choice]]:
-        """Returns the choice for each class, from the measurement of the class or else of the whole model."""
+        """Returns the choice for each class in each target, with times from the class's own measurement if it has one.
+
+        A class that is left unfused without its own measurement gets the times of the whole model."""
         own = {name: duel for left, duel in sorted(alone.items(), key=lambda one: -len(one[0])) for name in left}
         whole = final[frozenset()]
         choices: dict[str, dict[str, Choice]] = {}
@@ -202,7 +210,7 @@ class Choosing:
 
 
 def _best(unfused: Left, final: Mapping[Left, Duel]) -> Left:
-    """Returns the classes that the best candidate leaves unfused.
+    """Returns the classes that the best candidate leaves unfused. Returns `unfused` if no candidate wins.
 
     A candidate with more fusions is better only if it is faster than the best candidate with fewer fusions by more than
     the noise.

@@ -1,7 +1,8 @@
-"""Groups matches that a measurement cannot tell apart into classes. For example, equal layers form one class.
+"""Groups matches into classes of equal rule, operand types and replacement. For example, equal layers form one class.
 
 The name of a class consists of the rule, the dtypes and shapes of the operands, and the replacement. It contains no
-node names. Therefore it is the same in another capture of the model, and fuseconv.lock can record a choice under it.
+node names. Therefore the name is the same in another capture of the model, and fuseconv.lock can record the choice for
+a class by its name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
 
 UNKNOWN_SIZE = 64
-"""The value that is assumed for a dynamic size when classes are ordered by their size."""
+"""The value that is assumed for a dynamic size when the elements of operands are counted."""
 
 
 _NAME = re.compile(r"\b\w+\b")
@@ -32,13 +33,13 @@ _NAME = re.compile(r"\b\w+\b")
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes into which the steps of a plan fall.
+    """The classes of the steps of a plan.
 
     Attributes:
         program: the captured program.
-        plan: the plan, all of whose steps are applied.
-        names: the class of each step.
-        sizes: class to the number of elements that all of its matches read.
+        plan: the plan. It contains only steps that are applied.
+        names: the name of each step's class, in the order of the steps.
+        sizes: the total number of operand elements of all matches of a class, by the name of the class.
     """
 
     program: Program
@@ -48,7 +49,7 @@ class Classes:
 
     @staticmethod
     def of(program: Program, plan: Plan) -> Classes:
-        """Executes a plan on a copy of the program, and classifies each applied step by its rule and operands."""
+        """Applies a plan to a copy of the program step by step, and returns the classes of the steps."""
         workspace = Workspace(program.exported, trainable=program.trainable)
         dims = named_dims(program)
         names, sizes = [], dict[str, int]()
@@ -61,7 +62,7 @@ class Classes:
 
     @cached_property
     def inserting(self) -> tuple[str, ...]:
-        """The classes whose replacement calls an op, the largest class first. Other classes only remove ops."""
+        """The names of the classes whose replacement calls an op, the largest first. Other classes only remove ops."""
         found = dict.fromkeys(
             name
             for name, step in zip(self.names, self.plan.steps, strict=True)
@@ -71,11 +72,11 @@ class Classes:
 
     @property
     def every(self) -> frozenset[str]:
-        """All classes. A plan without them leaves the captured program as it is."""
+        """The names of all classes. A plan without these classes leaves the captured program unchanged."""
         return frozenset(self.names)
 
     def plan_without(self, left: Collection[str]) -> Plan:
-        """Returns the plan without the classes in `left`."""
+        """Returns the plan without the steps of the classes in `left`."""
         steps = zip(self.names, self.plan.steps, strict=True)
         return replace(self.plan, steps=tuple(step for name, step in steps if name not in left))
 
@@ -87,7 +88,7 @@ class Classes:
         return closed
 
     def _unfit(self, left: Collection[str]) -> frozenset[str]:
-        """Returns the classes with a step that cannot be executed after the classes in `left` are left out."""
+        """Returns the classes with a step that cannot be applied if the classes in `left` are left out."""
         workspace, unfit = Workspace(self.program.exported, trainable=self.program.trainable), set[str]()
         for name, step in zip(self.names, self.plan.steps, strict=True):
             if name not in left:
@@ -116,7 +117,7 @@ def _name(workspace: Workspace, step: Step, dims: Dims) -> str:
 
 
 def _elements(workspace: Workspace, step: Step) -> int:
-    """Returns the number of elements in the operands of a step."""
+    """Returns the total number of elements in the operands of a step. A dynamic size counts as `UNKNOWN_SIZE`."""
     nodes = {node for binding in step.bindings.values() for node in nodes_in(from_binding(binding, workspace.node))}
     shapes = [value.shape for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
     return sum(math.prod(size if isinstance(size, int) else UNKNOWN_SIZE for size in shape) for shape in shapes)

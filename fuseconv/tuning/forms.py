@@ -1,7 +1,7 @@
-"""Chooses the form of each kind of regions by timing whole models, each with one of the forms.
+"""Chooses the fastest form of each kind of region, by timing whole models that differ only in this form.
 
-A form is an algebraically equivalent list of ops for a region of linear algebra. Regions with the same text, such as
-equal layers, are of one kind.
+A region is a connected part of the program that computes linear algebra. A form of a region is an algebraically
+equivalent list of ops. Regions with the same text, such as those in equal layers, are of one kind.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from fuseconv.searching.extraction import Candidate
 from fuseconv.searching.kinds import Kind
 
 SMALL = 50_000
-"""Differences of fewer bytes of constants are not reported."""
+"""If two forms differ by fewer bytes of constants than this, the difference is not reported."""
 
 Model = TypeVar("Model")
 
 
 @dataclass
 class FormChoice(Generic[Model]):
-    """Chooses between forms, one kind of regions after the other.
+    """Chooses between forms, for one kind of region after the other.
 
     Attributes:
         base: the model with the forms that have been chosen so far.
-        write: writes the model with some forms. Raises FuseconvError if a form is wrong or cannot be written.
-        race: times models against a base.
-        sizes: the sizes of the dims in the timed calls. Empty if all dims are static.
+        write: writes the model with the given forms. Raises FuseconvError if a form is wrong or cannot be written.
+        race: times models against a base model, and returns one result per model, in order.
+        sizes: the sizes of the dims in each timed call. Empty if all dims are static.
     """
 
     base: Model
@@ -39,14 +39,15 @@ class FormChoice(Generic[Model]):
     sizes: Sequence[Mapping[str, int]] = ()
 
     def best(self, forms: Forms, kind: Kind) -> Form:
-        """Times the forms of a kind of regions. Returns the fastest form, with notes on the other forms.
+        """Times the forms of a kind of region. Returns the fastest form, with notes on all tried forms.
 
-        A form is chosen only if it is faster than the original region by more than the noise. Among several such forms
-        the fastest is chosen. If their difference is noise, the form with the best estimate is chosen.
+        A form is chosen only if it is faster than the region as it is by more than the noise. If no form is, the
+        returned form has no lines. Among several such forms, the first candidate is chosen unless others are faster
+        than it by more than the noise. Then the fastest of these is chosen.
 
         Args:
-            forms: the forms that were chosen for other kinds. They are kept.
-            kind: the kind of regions.
+            forms: the forms that were chosen for other kinds, which are kept.
+            kind: the kind of region.
         """
         notes = [f"the search stopped at {kind.limit}; the forms found before that were tried"] if kind.limit else []
         written: dict[Candidate, Model] = {}
@@ -91,7 +92,7 @@ class FormChoice(Generic[Model]):
 
 
 def brief(lines: Sequence[str]) -> str:
-    """Returns the ops that a form calls, without the constants that are computed at conversion."""
+    """Returns the ops that a form calls as one string, without the constants that are computed at conversion."""
     called = [line for line in lines if ": constant" not in line]
     return "; ".join(called).replace("aten.", "").replace(".default", "")
 

@@ -1,4 +1,4 @@
-"""Reads the speed-up of each class of matches from the choices that are recorded on the steps of a plan."""
+"""Reads the measured speed-up of each class of matches from the choices that a plan records on its steps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Gain:
 
     @property
     def speedup(self) -> float:
-        """The time without the class divided by the time with it."""
+        """The time without the class's replacements divided by the time with them."""
         return self.choice.unfused_us / self.choice.fused_us
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval in which the speed-up lies with 99 % certainty."""
+        """The 99 % confidence interval of the speed-up."""
         noise = self.choice.noise_us / self.choice.fused_us
         return self.speedup - noise, self.speedup + noise
 
@@ -55,10 +55,10 @@ class Gain:
 
 
 def gains(plan: Plan, targets: Collection[str]) -> list[Gain]:
-    """Returns the gains of the classes of a plan in some targets, sorted by target and then by descending speed-up.
+    """Returns the gains of a plan's classes in some targets, sorted by target and then by descending speed-up.
 
-    Steps of one rule with equal times are counted as one class. Classes that were only measured together have equal
-    times. Choices without a time, which a user wrote into the plan by hand, are left out.
+    Steps of the same rule with equal choices are counted as one class, because classes that were measured together have
+    equal times. Choices without a time, which a user wrote into the plan by hand, are left out.
     """
     counts = Counter(
         (step.rule, target, choice)

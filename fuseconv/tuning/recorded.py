@@ -1,4 +1,4 @@
-"""Converts between the choices on the steps of a plan and the choices by class that fuseconv.lock records."""
+"""Converts between choices recorded on the steps of a plan and choices recorded by class in fuseconv.lock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Choices = Mapping[str, Mapping[str, Choice]]
 
 
 def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
-    """Returns the plan with the choice of each class on all steps of that class.
+    """Returns the plan with the choices for each class recorded on all steps of the class.
 
     Args:
         plan: the plan.
-        classes: the classes of its steps.
-        choices: the choices by target and class.
+        classes: the classes of the steps that the plan applies.
+        choices: the choices as target to class to choice.
     """
     names = iter(classes.names)
     steps = []
@@ -31,12 +31,12 @@ def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
 
 
 def replayed(program: Program, plan: Plan, choices: Choices) -> Plan:
-    """Returns a plan of a program with the choices that an earlier conversion recorded, without measuring again."""
+    """Returns a plan with the choices that an earlier conversion recorded, so that nothing is measured again."""
     return with_choices(plan, Classes.of(program, plan), choices) if choices else plan
 
 
 def recorded(program: Program, plan: Plan) -> dict[str, dict[str, Choice]]:
-    """Returns the choices on the steps of a plan by target and class, in the format that `replayed` takes."""
+    """Returns the choices on a plan's steps as target to class to choice, the format that `replayed` takes."""
     if not any(step.choices for step in plan.applied):
         return {}
     choices: dict[str, dict[str, Choice]] = {}
