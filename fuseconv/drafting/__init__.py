@@ -1,1 +1,1 @@
-"""Drafts a rule from a subgraph of a model, and a pack with an op that computes the subgraph."""
+"""Drafts a rule for a subgraph of a model. Can also draft a pack with a new op that computes the subgraph."""

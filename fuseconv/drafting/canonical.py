@@ -1,4 +1,4 @@
-"""Makes the canonical graph of a program, whose nodes have the names that `explain` and `match` print."""
+"""Makes the canonical graph of a program. Its nodes have the names that `explain` and `match` print."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STAGE = "canonical"
 
 @dataclass(frozen=True)
 class Canonical:
-    """A program after the stage `canonical`, on which rules of the later stages match.
+    """The graph of a program after the stage `canonical`. Rules of the later stages match in this graph.
 
     Attributes:
-        workspace: the graph.
-        steps: the steps of the stage `canonical`.
-        weights: for each placeholder that is a parameter, buffer or constant, by its name, its name in the model.
+        workspace: the graph with its node names.
+        steps: the rewrites that the stage `canonical` applied.
+        weights: the model's name of each parameter, buffer and constant, by the name of its placeholder.
     """
 
     workspace: Workspace
@@ -34,14 +34,14 @@ class Canonical:
     weights: Mapping[str, str]
 
     def node(self, name: str, option: str) -> Node:
-        """Finds the op call that a user named.
+        """Returns the node of the op call, or of a result of an op call, that a user named.
 
         Args:
             name: the name of the node, as `explain` and `match` print it.
-            option: the command-line option with the name, for an error message.
+            option: the command-line option that gave the name, for an error message.
 
         Raises:
-            UsageError: no op call of the canonical graph has this name.
+            UsageError: the canonical graph has no such node, or the node is not an op call.
         """
         found = self._named().get(name) or self.workspace.find(name)
         if found is None or found.op == "output":
@@ -70,7 +70,7 @@ class Canonical:
 
 
 def canonical(program: Program, rules: Sequence[Rule]) -> Canonical:
-    """Applies the canonical rules to a copy of the graph of a program.
+    """Applies the rules of the stage `canonical` to a copy of a program's graph, and returns the result.
 
     Raises:
         RuleError: the rules form a rewrite cycle, or call an op that does not exist.

@@ -1,4 +1,4 @@
-"""Derives the conditions of a drafted rule: the dtypes, ranks and sizes in the graph that an op may rely on."""
+"""Derives the conditions of a drafted rule from the dtypes, ranks and sizes of the subgraph's operands."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fuseconv.graph.nodes import facts_of
 def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
     """Returns the conditions of a rule for a subgraph. The subgraph itself meets all of them.
 
-    Floating tensors may have any floating dtype, but floating tensors with the same dtype in the subgraph must have the
-    same dtype in every match. Other tensors must have the dtype that they have in the subgraph. A tensor must have the
-    rank that it has in the subgraph, unless every op is elementwise.
+    A floating-point operand may have any floating dtype in a match, but operands with the same floating dtype in the
+    subgraph must have the same dtype in every match. Any other operand must have the same dtype as in the subgraph. All
+    operands must have the same rank as in the subgraph, unless every op is elementwise.
     """
     dtypes = {name: node.meta["val"].dtype for name, node in values.tensors.items()}
     floating = [name for name, dtype in dtypes.items() if dtype.is_floating_point]
@@ -30,10 +30,12 @@ def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
 
 
 def sizes_of(values: Values) -> list[list[str]]:
-    """Returns lists of conditions on sizes, from none to the narrowest, for ops that do not support all sizes.
+    """Returns alternative lists of conditions on sizes, from no condition to the strictest list.
 
-    If an op does not broadcast, sizes that are equal in the model must be equal in every match. If an op keeps a layer
-    in fast memory, which is limited, the sizes of the weights, or all sizes, must be at most the sizes in the model.
+    The conditions are for replacements that do not support all sizes. All lists but the first require that sizes which
+    are equal in the model are equal in every match, for an op that does not broadcast. The second list also limits the
+    sizes of the weights to the sizes in the model, and the third list limits all sizes. This is for an op that keeps a
+    layer in fast memory, which is limited.
     """
     every, of_weights = (
         {size for name in names for size in values.tensors[name].meta["val"].shape if isinstance(size, int)}

@@ -1,4 +1,4 @@
-"""Writes the ops of a subgraph as C++ on PyTorch's stable ABI, with calls of the functions in a pack's `aten.h`."""
+"""Writes the ops of a subgraph as C++ on PyTorch's stable ABI. The code calls the functions in a pack's `aten.h`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TYPES = {
     "ScalarType": "torch::headeronly::ScalarType",
     "MemoryFormat": "torch::headeronly::MemoryFormat",
 }
-"""The C++ types of the schema types that the stable ABI can pass."""
+"""The C++ type for each type of an op schema that the stable ABI can pass."""
 
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "bitwise_and", "bitwise_or", "mul", "div")
 
@@ -74,28 +74,28 @@ _NUMBERS: Mapping[str, str] = {
     "aten.addcmul.default": "aten::add({self}, aten::mul({tensor1}, {tensor2}), {value})",
     "aten.addcdiv.default": "aten::add({self}, aten::div({tensor1}, {tensor2}), {value})",
 }
-"""Ops with an argument of the type Scalar, which the stable ABI cannot pass, and equivalent calls without a Scalar."""
+"""Equivalent C++ calls, by op, for ops that take a Scalar. The stable ABI cannot pass a Scalar."""
 
 _ONLY: Mapping[str, Mapping[str, Any]] = {
     "aten.softplus.default": {"beta": 1},
     "aten.linalg_vector_norm.default": {"ord": 2, "dtype": None},
 }
-"""The argument values for which an op in `_NUMBERS` is equivalent to its call there."""
+"""The argument values, by op, that are required for the call in `_NUMBERS` to be equivalent to the op."""
 
 _FACTORS = frozenset({"alpha"})
 
 
 def body_of(subgraph: Subgraph, values: Values) -> list[str]:
-    """Returns the statements of the kernel: one item per op of a subgraph.
+    """Returns the C++ statements of the kernel, one string per op of the subgraph, in execution order.
 
     Raises:
-        UnsupportedError: the stable ABI cannot pass an argument, and no other op computes the same.
+        UnsupportedError: the stable ABI cannot pass an argument of an op, and no equivalent call is known.
     """
     return [_statement(node, values) for node in subgraph.calls]
 
 
 def signature_of(values: Values) -> str:
-    """Returns the parameter list of the kernel."""
+    """Returns the C++ parameter list of the kernel: first the tensors, then the sizes."""
     tensors = [f"const Tensor& {name}" for name in values.tensors]
     return ", ".join([*tensors, *(f"std::int64_t {name}" for name in values.sizes)])
 
@@ -108,7 +108,7 @@ def _statement(node: Node, values: Values) -> str:
     if len(node.target._schema.returns) > 1:
         names = ", ".join(f"unused{at}" if name == "_" else name for at, name in enumerate(several))
         return f"const auto [{names}] = {_call(node, values, f'aten::several<{len(several)}>')};"
-    # The op returns one list of tensors. Each name is then bound to an item of the list.
+    # The op returns one list of tensors, and each name is bound to an item of this list.
     first = next(name for name in several if name != "_")
     parts = [f"const Tensor {name} = {first}_list[{at}];" for at, name in enumerate(several) if name != "_"]
     call = _call(node, values, "aten::call<std::vector<Tensor>>")
@@ -135,7 +135,7 @@ def _call(node: Node, values: Values, function: str) -> str:
 
 
 def _word(node: Node, values: Values, argument: str, kind: str, value: Any, at: int = 0) -> str:
-    """Returns the C++ code of an argument, with the type that the schema declares for it."""
+    """Returns the C++ expression for an argument, with the type that the op's schema declares."""
     if kind.startswith("Optional["):
         inner = kind.removeprefix("Optional[").removesuffix("]")
         if value is None:
@@ -194,7 +194,10 @@ def _double(value: float) -> str:
 
 
 def _beside(node: Node, values: Values) -> str:
-    """Returns the tensor operand whose dtype a number in a call takes: the first floating one, or else the first."""
+    """Returns the name of the tensor operand that determines the dtype of a number in the same call.
+
+    This is the first floating-point tensor operand, or the first tensor operand if none is floating-point.
+    """
     tensors = [one for one in node.all_input_nodes if isinstance(one.meta["val"], torch.Tensor)]
     floating = [one for one in tensors if one.meta["val"].is_floating_point()]
     return values.name_of((floating or tensors)[0])

@@ -1,4 +1,4 @@
-"""Drafts a rule for a subgraph of a program, and generates the files to write."""
+"""Drafts a rule for a subgraph of a program, and generates the content of the files to write."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Draft:
 
     Attributes:
         rule: the name of the rule.
-        op: the op that replaces the subgraph, as a rule names it.
-        nodes: the names of the nodes of the subgraph.
-        places: the matches in the model, each as the names of its nodes.
-        files: takes the path of the rule file to include, and returns the text of each file by the path of the file.
-        is_pack: whether the files form a pack in a folder. Otherwise there is one rule file.
+        op: the op that replaces the subgraph, as written in a rule.
+        nodes: the names of the op calls in the subgraph.
+        places: the rule's matches in the model, each as the names of its nodes.
+        files: a function that takes the path of the rule file to include, and returns the content of each file to
+            write, by the path of the file.
+        is_pack: whether the files form the folder of a pack. If not, there is one rule file.
     """
 
     rule: str
@@ -51,17 +52,19 @@ def draft(
     last: Sequence[str],
     op: OpName | None,
 ) -> Draft:
-    """Drafts a rule for the subgraph from the first nodes to the last nodes.
+    """Drafts a rule for the subgraph between the first and the last nodes, and returns the draft.
 
     Args:
         program: the captured program.
         rules: the rules. Those of the stage `canonical` are applied before the nodes are looked up.
         first: the names of the first nodes.
         last: the names of the last nodes. Their values are the results.
-        op: the name of the new op of a pack that replaces the subgraph. None to use an existing op.
+        op: the name of the new op that replaces the subgraph. The draft is then a pack. None to search for an existing
+            op that computes the subgraph.
 
     Raises:
-        UsageError: the nodes do not enclose a subgraph (see `subgraph.between`), or no existing op computes the same.
+        UsageError: the nodes do not enclose a subgraph (see `subgraph.between`), or no existing op computes the
+            subgraph.
         UnsupportedError: the subgraph cannot be replaced by an op.
     """
     graph = canonical(program, rules)
@@ -92,12 +95,12 @@ def draft(
 
 
 def pattern_at(graph: Canonical, subgraph: Subgraph) -> tuple[Values, Pattern]:
-    """Returns the names of the values of a subgraph, and its pattern.
+    """Returns the named values of a subgraph, and the pattern that matches the subgraph.
 
-    Equal static sizes share one name, unless the pattern matches at more places if every size has its own name.
+    Equal static sizes share one name, unless the pattern has more matches when every size has its own name.
 
     Raises:
-        UnsupportedError: the subgraph has no pattern; see `pattern_of`.
+        UnsupportedError: the subgraph cannot be written as a pattern; see `pattern_of`.
     """
     values = values_of(graph, subgraph)
     pattern = pattern_of(graph, subgraph, values)
@@ -114,12 +117,12 @@ def _rule_file(rule: dict[str, Any], include: str) -> dict[str, str]:
 
 
 def names_of(subgraph: Subgraph) -> list[str]:
-    """Returns the names of the ops of a subgraph, in execution order."""
+    """Returns the names of a subgraph's ops without namespace and overload, in execution order."""
     return [op_name(node.target).split(".")[1] for node in subgraph.calls]
 
 
 def _unused(text: str, rules: Sequence[Rule]) -> str:
-    """Makes a name for the rule from a text. Appends `-drafted` if another rule already has the name."""
+    """Returns a rule name made from the words of a string. Appends `-drafted` if another rule has this name."""
     taken = {rule.name for rule in rules}
     words = [word for word in text.replace("_", "-").split("-") if word]
     name = "-".join(words)[: LONGEST_NAME - len("-drafted")].rstrip("-")

@@ -1,4 +1,4 @@
-"""Makes the examples of a drafted rule: the subgraph as a separate program, with sizes that are quick to check."""
+"""Makes the examples of a drafted rule: the subgraph as a separate program with small sizes, which runs quickly."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _DIMS = "nmklpqrs"
 """The names of the symbolic sizes of an example."""
 
 _SMALL = (4, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64)
-"""The sizes that replace larger sizes of the model. They are even, because models halve sizes."""
+"""The sizes that may replace larger sizes of the model. They are even, because models often halve a size."""
 
 Fits = Callable[[list[str]], bool]
-"""Returns whether a rule applies to an example."""
+"""A function that returns whether the rule applies to an example, given as its lines."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A program that consists of the subgraph.
+    """A program that consists of the subgraph alone.
 
     Attributes:
-        lines: the program, as in the examples of a rule.
-        shapes: the shape of each tensor that the program takes, by name. Symbolic sizes are written as their names.
-        sizes: each size that the program takes, by name. Symbolic sizes are written as their names.
-        symbols: the names of the symbolic sizes.
+        lines: the lines of the program, in the syntax of a rule's examples.
+        shapes: the shape of each tensor operand, by the name of the operand. Sizes are strings: a number, or the name
+            of a symbolic size.
+        sizes: the value of each size operand, by the name of the operand. Values are strings like the sizes in
+            `shapes`.
+        symbols: the names of the symbolic sizes. Empty if all sizes are static.
     """
 
     lines: list[str]
@@ -43,10 +45,10 @@ class Example:
 
 
 def example_of(subgraph: Subgraph, values: Values, fits: Fits) -> Example | None:
-    """Makes a program that consists of the subgraph, with small sizes. Returns None if the rule applies to none.
+    """Returns an example with the smallest sizes found, or None if the rule applies to no example.
 
-    Symbolic sizes stay symbolic, unless a size is computed from them (`2*s0`) or an op of the example does not accept
-    every size.
+    Symbolic sizes stay symbolic. They become static if a size is an expression such as `2*s0`, or if the rule does not
+    apply to the example with symbolic sizes.
     """
     known = [size for size in _sizes(values) if isinstance(size, int)]
     for symbols in (_symbols(values), {}):
@@ -62,9 +64,9 @@ def example_of(subgraph: Subgraph, values: Values, fits: Fits) -> Example | None
 
 
 def misses_of(values: Values) -> list[dict[str, Any]]:
-    """Returns the examples that the rule must not change: a program in which an intermediate value has another user.
+    """Returns an example that the rule must not match, because an intermediate value has a user outside the match.
 
-    Returns no example if the subgraph has no intermediate value.
+    Returns an empty list if the subgraph has no intermediate value.
     """
     intermediate = next((name for name in values.inner if name not in values.results), None)
     if intermediate is None:
@@ -74,9 +76,10 @@ def misses_of(values: Values) -> list[dict[str, Any]]:
 
 
 def _smallest(sizes: list[int], program: Callable[[Mapping[int, int]], Example], fits: Fits) -> Example | None:
-    """Replaces sizes by smaller sizes, the largest first, as long as the rule still applies. Returns the program.
+    """Replaces each size by the smallest size for which the rule still applies, and returns the program.
 
-    When a size is replaced, its multiples are replaced in proportion. None if the rule does not apply at first.
+    The largest size is replaced first. When a size is replaced, its multiples are scaled by the same factor. Returns
+    None if the rule does not apply to the program with the original sizes.
     """
     chosen = {size: size for size in sizes}
     if not fits(program(chosen).lines):
@@ -125,7 +128,7 @@ def _program(subgraph: Subgraph, values: Values, symbols: Mapping[str, str], sma
 
 
 def dtype_in(values: Values, node: Node) -> str:
-    """Returns the dtype of an operand in examples: f64 if all floating operands share a dtype, else its own dtype."""
+    """Returns an operand's dtype in examples: f64 for floats if all floats have the same dtype, else its own dtype."""
     dtype = node.meta["val"].dtype
     floating = {one.meta["val"].dtype for one in values.tensors.values() if one.meta["val"].is_floating_point()}
     return "f64" if dtype.is_floating_point and len(floating) == 1 else short_dtype(dtype)
@@ -139,9 +142,10 @@ def _sizes(values: Values) -> Iterator[Any]:
 
 
 def _symbols(values: Values) -> dict[str, str] | None:
-    """Names the symbolic sizes. Returns None if an example cannot contain them.
+    """Returns a name for each symbolic size, by its symbol. Returns None if an example cannot express the sizes.
 
-    An example cannot contain a size that is computed from others or that no tensor operand has, nor too many sizes.
+    This is so if there is no symbolic size or there are too many, if a size is an expression of others, or if a size
+    occurs in no tensor operand.
     """
     found = dict.fromkeys(str(size) for size in _sizes(values) if isinstance(size, torch.SymInt))
     of_tensors = {str(size) for node in values.tensors.values() for size in node.meta["val"].shape}
@@ -151,7 +155,7 @@ def _symbols(values: Values) -> dict[str, str] | None:
 
 
 def _place(size: Node, values: Values) -> tuple[str, int]:
-    """Returns the name of a tensor that has a symbolic size, and the axis of that size."""
+    """Returns the name of a tensor operand whose shape contains a symbolic size, and the axis of this size."""
     return next(
         (name, axis)
         for name, node in values.tensors.items()

@@ -1,7 +1,7 @@
 """Finds an existing op that computes what a subgraph computes. It tries fuseconv's ops first, then fused ATen ops.
 
-An op is a candidate if it gives the results of the subgraph on random numbers, for some order of its tensors and some
-values of its other arguments. The check of the rule decides later whether the results agree for other numbers too.
+An op is a candidate if it computes the results of the subgraph on random inputs, for some order of its tensor operands
+and some values of its other arguments. The check of the rule later decides whether the results agree in general.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ _ATEN = (
 MOST_TENSORS = 6
 
 _REJECTED = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""The exceptions that an op raises for arguments that it does not accept."""
+"""The exceptions that an op may raise for arguments that it does not accept."""
 
 
 class _Word(NamedTuple):
-    """A value, and its text in a rule."""
+    """The value of an argument, and how the argument is written in a rule."""
 
     value: Any
     text: str
 
 
 class _Draw(NamedTuple):
-    """Random operands of a subgraph by name, and the results of the subgraph on them."""
+    """One set of random operands of a subgraph, by name, and the results that the subgraph computes from these."""
 
     operands: Mapping[str, Any]
     results: tuple[torch.Tensor, ...]
 
 
 def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[str]:
-    """Yields candidate `replace` lines. Each has an existing op that gives the subgraph's results on random numbers."""
+    """Yields `replace` lines that each call one existing op. The op computes the subgraph's results on random inputs."""
     if len(values.tensors) > MOST_TENSORS:
         return
     draws = [_drawn(values, example, positive=positive) for positive in (False, True)]
@@ -84,10 +84,10 @@ def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[
 def _lines(
     op: torch._ops.OpOverload, values: Values, draws: Sequence[_Draw], literals: Mapping[type, Sequence[_Word]]
 ) -> Iterator[str]:
-    """Yields the candidate lines with one op. Tries the order of the operands first, then other orders.
+    """Yields the candidate lines that call a given op, for all orders of the operands, the subgraph's order first.
 
-    Arguments that may determine the shapes are varied first. The other arguments are varied only if the shapes of the
-    results are right.
+    Arguments that may determine shapes are varied first. The other arguments are varied only for calls whose results
+    have the right shapes.
     """
     schema = op._schema.arguments
     kinds = [str(one.real_type) for one in schema]
@@ -121,7 +121,7 @@ def _lines(
 
 
 def _called(op: torch._ops.OpOverload, given: Mapping[int, _Word], draw: _Draw) -> tuple[Any, ...]:
-    """Calls an op, and returns its results. Returns an empty tuple if the op does not accept the arguments."""
+    """Calls an op and returns its results, or an empty tuple if the op does not accept the arguments."""
     schema = op._schema.arguments
     named = {schema[at].name: draw.operands.get(word.text, word.value) for at, word in given.items()}
     absent = {one.name: None for one in schema if one.name not in named and not one.has_default_value()}
@@ -140,9 +140,9 @@ def _has_shapes(found: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
 
 
 def _targets(found: Sequence[Any], expected: Sequence[torch.Tensor], values: Values) -> str:
-    """Returns the names that a line gives to the results of an op, with `_` for results that the subgraph lacks.
+    """Returns the left-hand side of a line: the names of an op's results, with `_` for each unused result.
 
-    Returns an empty text if the op does not compute a result of the subgraph.
+    Returns an empty string if some result of the subgraph is not among the op's results.
     """
     names = ["_"] * len(found)
     for name, result in zip(values.results, expected, strict=True):
@@ -154,14 +154,14 @@ def _targets(found: Sequence[Any], expected: Sequence[torch.Tensor], values: Val
 
 
 def _is_close(one: Any, other: torch.Tensor) -> bool:
-    """Returns whether two results may be equal. The later check of the rule decides, with fuseconv's tolerances."""
+    """Returns whether two results are nearly equal. The check of the rule decides later, by the tolerance table."""
     if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 def _written(op: torch._ops.OpOverload, given: Mapping[int, _Word]) -> Iterator[str]:
-    """Yields the texts of the arguments in a line: positional arguments first, then keyword-only arguments by name."""
+    """Yields the arguments as written in a line: first the positional arguments, then the keyword-only arguments."""
     schema = op._schema.arguments
     kept = [at for at, word in given.items() if not _is_default(schema[at], word)]
     last = max((at for at in kept if not schema[at].kwarg_only), default=-1)
@@ -185,7 +185,7 @@ def _overloads() -> Iterator[torch._ops.OpOverload]:
 
 
 def _choices(argument: Any, kind: str, literals: Mapping[type, Sequence[_Word]]) -> list[_Word]:
-    """Returns the values to try for an argument, such as its default, literals of the subgraph and activation names."""
+    """Returns the values to try for an argument: its default, literals of the subgraph, or names of activations."""
     found = [_Word(argument.default_value, repr(argument.default_value))] if argument.has_default_value() else []
     inner = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     if inner == "bool":
@@ -208,7 +208,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _literals(subgraph: Subgraph, draw: Mapping[str, Any]) -> dict[type, list[_Word]]:
-    """Returns the numbers and lists of integers that occur in a subgraph, and the sizes that it takes, by type."""
+    """Returns, by type, the numbers and integer lists in a subgraph's arguments, and the subgraph's size operands."""
     found: dict[type, list[_Word]] = {float: [], int: [], list: []}
     for name, value in draw.items():
         if isinstance(value, int):
@@ -225,7 +225,7 @@ def _literals(subgraph: Subgraph, draw: Mapping[str, Any]) -> dict[type, list[_W
 
 
 def _drawn(values: Values, example: Example, *, positive: bool) -> _Draw:
-    """Draws random operands, and runs the subgraph on them."""
+    """Draws random operands, runs the subgraph on them, and returns the operands with the results."""
     draw = torch.Generator().manual_seed(int(positive))
     text = parse_example(example.lines)
     sizes = example_sizes(text)

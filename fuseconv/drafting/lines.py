@@ -1,4 +1,4 @@
-"""Writes the ops of a subgraph as lines of a rule, of an example, or of Python code."""
+"""Writes the ops of a subgraph as lines of a rule, lines of an example, or Python code."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fuseconv.matching.graph import is_getitem
 from fuseconv.matching.literals import same
 
 Spell = Callable[[Any], str]
-"""Returns the text of a node from outside the subgraph, a static size, a dtype, or an infinity."""
+"""A function that returns how to write a node outside the subgraph, a static size, a dtype, or an infinity."""
 
 
 def in_rule(values: Values) -> Spell:
-    """Returns the function that writes the operands and constants of a subgraph as in a rule."""
+    """Returns the function that writes a subgraph's operands and constants in the syntax of rules."""
     return _named(values, lambda value: SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value))
 
 
 def in_python(values: Values) -> Spell:
-    """Returns the function that writes the operands and constants of a subgraph as in Python code."""
+    """Returns the function that writes a subgraph's operands and constants in the syntax of Python."""
     return _named(values, lambda value: f'float("{value}")' if isinstance(value, float) else str(value))
 
 
 def _named(values: Values, constant: Spell) -> Spell:
-    """Returns a function that writes nodes and static sizes as their names, and all else as `constant` writes it."""
+    """Returns a function that writes nodes and static sizes as their names, and everything else with `constant`."""
 
     def spell(value: Any) -> str:
         if isinstance(value, Node):
@@ -47,8 +47,8 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
 
     Args:
         subgraph: the subgraph.
-        values: the names of its values.
-        spell: writes the operands and constants of the subgraph. Default: writes them as in a rule.
+        values: the named values of the subgraph.
+        spell: writes the operands and constants of the subgraph. None for the syntax of rules.
 
     Raises:
         UnsupportedError: an argument cannot be written in a rule.
@@ -60,10 +60,7 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
 
 
 def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
-    """Returns the names of the results of an op with several results, with `_` for a result without users.
-
-    Returns None if the op has one result.
-    """
+    """Returns the names of an op's results, with `_` for a result without users. Returns None for one tensor."""
     selected = {int(user.args[1]): user for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
     if not selected:
         return None
@@ -72,7 +69,7 @@ def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
 
 
 def given(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the positional and the keyword-only arguments of a call, without defaults that can be omitted."""
+    """Returns the positional and the keyword-only arguments of a call by name, without defaults that can be omitted."""
     assert isinstance(node.target, torch._ops.OpOverload)
     schema, actual = node.target._schema.arguments, arguments(node)
     differs = {

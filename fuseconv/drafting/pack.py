@@ -1,4 +1,4 @@
-"""Generates a pack with a new op for a subgraph: a PyTorch reference, a correct kernel, the rule, and tests."""
+"""Generates a pack with a new op for a subgraph: a PyTorch reference, an unoptimized kernel, the rule, and tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fuseconv.untrusted.permitted import NAMESPACES, is_torchs
 
 DEFAULT_NAMESPACE = "drafted"
 WIDTH = 110
-"""The maximum width of generated code in columns. Only lines that cannot be broken are longer."""
+"""The maximum width of generated code in columns. Only lines that cannot be broken exceed it."""
 
 _COMMENT: Any = {"initial_indent": "// ", "subsequent_indent": "// "}
 _TEXT = re.compile(r'"[^"]*"')
@@ -40,12 +40,12 @@ class OpName:
 
     @property
     def target(self) -> str:
-        """The name with which a rule calls the op."""
+        """The name by which a rule calls the op: namespace, name and overload."""
         return f"{self.namespace}.{self.name}.default"
 
 
 def op_named(text: str) -> OpName:
-    """Parses the name of an op: `NAME`, or `NAMESPACE.NAME`.
+    """Parses the name of an op, `NAME` or `NAMESPACE.NAME`. The default namespace is `DEFAULT_NAMESPACE`.
 
     Raises:
         UsageError: the text is not a valid name, or the namespace belongs to PyTorch or fuseconv.
@@ -70,18 +70,18 @@ def replaced_by(op: OpName, values: Values) -> str:
 def pack_files(
     op: OpName, rule: dict[str, Any], subgraph: Subgraph, values: Values, example: Example
 ) -> Callable[[str], dict[str, str]]:
-    """Generates the files of a pack.
+    """Generates the content of a pack's files.
 
     Args:
-        op: the name of the op.
-        rule: the rule that substitutes the op for the subgraph.
+        op: the name of the new op.
+        rule: the rule that substitutes the op for the subgraph, as an entry of a rule file.
         subgraph: the subgraph.
-        values: the names of the subgraph's values.
+        values: the named values of the subgraph.
         example: the subgraph as a separate program.
 
     Returns:
-        A function that takes the path of the rule file on which the pack builds, and returns the text of each file by
-        its path in the folder of the pack.
+        A function that takes the path of the rule file to include, and returns the content of each file, by its path in
+        the folder of the pack.
 
     Raises:
         UnsupportedError: the kernel cannot call an op of the subgraph through the stable ABI.
@@ -126,7 +126,7 @@ def pack_files(
 
 
 def _wrapped(text: str) -> str:
-    """Breaks long lines after commas. A line with a string literal that contains a space stays as it is."""
+    """Returns code with long lines broken after commas. Does not break a line whose string literals contain a space."""
     return "\n".join(
         line if len(line) <= WIDTH or any(" " in one for one in _TEXT.findall(line)) else _broken(line)
         for line in text.split("\n")
@@ -162,7 +162,7 @@ def _schema(op: OpName, values: Values) -> str:
 
 
 def _test(values: Values, example: Example) -> dict[str, str]:
-    """Returns the parts of the test file: the operands of the op, the parameters for their sizes, and the sizes."""
+    """Returns the placeholders of the test template: the operands, the parameters of `operands`, and the sizes."""
     tensors = [_drawn(values, name, node, example) for name, node in values.tensors.items()]
     operands = ", ".join([*tensors, *example.sizes.values()])
     count = len(example.symbols)

@@ -1,4 +1,4 @@
-"""Makes the rule for a subgraph: its pattern, conditions and examples. Also finds where the rule matches in a model."""
+"""Makes the rule for a subgraph: its pattern, conditions and examples. Also finds the rule's matches in a model."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import RuleTextError
 
 STAGE = "structure"
-"""The stage of a drafted rule. The pattern of the rule matches the canonical graph, and the default rules of the stage
-`fuse` run after the rule."""
+"""The stage of a drafted rule. Rules of this stage match in the canonical graph, and run before the default rules of the
+stage `fuse`."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """The parts of a rule that follow from the subgraph alone, without the replacement.
+    """The parts of a rule that depend only on the subgraph, and not on the replacement.
 
     Attributes:
         match: the lines of the pattern.
         where: the conditions.
-        example: the subgraph as a separate program.
-        misses: the examples that the rule must not change.
+        example: the subgraph as a separate program, which the rule must match.
+        misses: the examples that the rule must not match.
         places: the matches in the model, each as the names of its nodes.
-        sizes: lists of further conditions to try, for a replacement that is not correct for all sizes.
+        sizes: alternative lists of further conditions, from the weakest to the strictest. They are tried in order for a
+            replacement that does not support all sizes.
     """
 
     match: list[str]
@@ -59,8 +60,8 @@ class Pattern:
         Args:
             name: the name of the rule.
             doc: the description of the rule.
-            lines: the lines of `replace`.
-            sizes: further conditions.
+            lines: the lines of the replacement.
+            sizes: further conditions on sizes.
         """
         return {
             "name": name,
@@ -74,11 +75,11 @@ class Pattern:
 
 
 def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
-    """Makes the pattern and an example of a subgraph, and finds where the pattern matches in the model.
+    """Makes the pattern and an example of a subgraph, finds the pattern's matches in the model, and returns all.
 
     Raises:
-        UnsupportedError: an argument cannot be written in a rule, no rule can replace the subgraph, or no example of
-            the subgraph runs alone.
+        UnsupportedError: an argument cannot be written in a rule, no rule can replace the subgraph, or the subgraph
+            cannot be run alone as an example.
     """
     lines, where = lines_of(subgraph, values), conditions_of(subgraph, values)
     probe = Rule.model_validate(
@@ -107,11 +108,15 @@ def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
 
 
 def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """Matches a rule in the model and checks its examples. Returns the matches and the first failure, which may be "".
+    """Finds the matches of a rule in the model, and checks the rule's examples.
 
     Args:
-        graph: the canonical graph.
+        graph: the canonical graph of the model.
         written: the rule as an entry of a rule file.
+
+    Returns:
+        The matches, each as the names of its nodes, and the reason of the first failure. The reason is an empty string
+        if the rule matches and all its examples pass.
     """
     (expanded,) = expand(RuleEntry.model_validate(written), {})
     rule = Rule.model_validate(expanded.fields)
@@ -124,13 +129,13 @@ def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, 
 
 
 def _renamed(values: Values) -> Values:
-    """Returns the values with new names for the intermediate values, whose old names a replacement cannot use."""
+    """Returns a copy in which intermediate values have new names, because a replacement cannot reuse their names."""
     inner = {name if name in values.results else f"new_{name}": node for name, node in values.inner.items()}
     return replace(values, inner=inner)
 
 
 def _applies(probe: Rule, program: list[str]) -> bool:
-    """Returns whether a rule applies to a program. It does not if the program's ops reject their operands."""
+    """Returns whether a rule matches a program. Returns False if an op of the program rejects its operands."""
     try:
         text = parse_example(program)
         weights = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors

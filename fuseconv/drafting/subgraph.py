@@ -1,7 +1,7 @@
-"""Finds the subgraph between first and last nodes: the ops on every path between them, and the operands of these ops.
+"""Finds the subgraph between first and last nodes: all ops on the paths between these, and the operands of the ops.
 
-Every op on a path between two ops of the subgraph is also on a path from a first node to a last node. Therefore the
-subgraph is convex: no path leaves it and comes back.
+An op on a path between two ops of the subgraph is also on a path from a first node to a last node. Therefore the
+subgraph is convex: no path leaves the subgraph and comes back.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from fuseconv.graph.nodes import draws, facts_of, find_op, op_name, source_line,
 from fuseconv.matching.graph import is_call, is_getitem
 
 MOST_OPS = 64
-"""The maximum number of lines in a pattern."""
+"""The maximum number of ops in a subgraph, because a pattern has at most this many lines."""
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A part of a graph that one op can replace.
+    """A part of a graph that a single op can replace.
 
     Attributes:
-        calls: the op calls, in execution order.
-        operands: the nodes outside the subgraph that the calls use, in the order of their first use.
-        results: the nodes whose values are used outside. A node is an op call, or selects one of an op's results.
+        calls: the nodes that call ops, in execution order.
+        operands: the nodes outside the subgraph whose values the calls use, in the order of their first use.
+        results: the nodes whose values may be used outside the subgraph. Each is an op call, or a getitem node that
+            selects a result of an op call.
     """
 
     calls: tuple[Node, ...]
@@ -48,7 +49,8 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
         last: the names of the last nodes. Their values are the results.
 
     Raises:
-        UsageError: a name is unknown, there is no path, or an intermediate value has a user outside the subgraph.
+        UsageError: a node does not exist or calls no op, no path connects the nodes, or an intermediate value has a
+            user outside the subgraph.
         UnsupportedError: an op in the subgraph mutates memory, uses random numbers, or cannot be written in a rule; or
             a result shares the memory of an operand or of another result.
     """
@@ -62,7 +64,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     before = _reached(ends.values(), lambda node: node.all_input_nodes)
     _check_paths(starts, ends, after, before)
     inside = after & before
-    for end in ends.values():  # if a last node has several results, the results that are used are part of the subgraph
+    for end in ends.values():  # if a last node has several results, their getitem nodes belong to the subgraph
         if is_call(end):
             inside |= {user for user in end.users if is_getitem(user)}
     nodes = sorted(inside)
@@ -96,7 +98,7 @@ def _reached(nodes: Iterable[Node], near: Callable[[Node], Iterable[Node]]) -> s
 
 
 def _check_paths(starts: dict[str, Node], ends: dict[str, Node], after: set[Node], before: set[Node]) -> None:
-    """Checks that a path leads from each first node to a last node, and to each last node from a first node."""
+    """Raises UsageError unless a path leads from each first node to a last node, and to each last node from a first."""
     behind = _reached(ends.values(), lambda node: node.users)
     for name, node in starts.items():
         if node not in before:
@@ -166,7 +168,7 @@ def _check_users(graph: Canonical, inside: set[Node], results: Sequence[Node]) -
 
 
 def _check_memory(graph: Canonical, found: Subgraph) -> None:
-    """Checks that no result shares memory with an operand or another result, because an op's results must not."""
+    """Raises UnsupportedError if a result shares memory with an operand or another result, as no op's result may."""
     owned: dict[Node, Node] = {}
     for result in found.results:
         for owner in _owners(result, found.operands):
@@ -179,7 +181,7 @@ def _check_memory(graph: Canonical, found: Subgraph) -> None:
 
 
 def _owners(node: Node, operands: Sequence[Node]) -> set[Node]:
-    """Returns the operands and the calls that own the memory that a value may share."""
+    """Returns the operands and op calls whose memory a node's value may share. The node itself if it is no view."""
     shared = viewed(node.args[0]) if is_getitem(node) and isinstance(node.args[0], Node) else viewed(node)
     if node in operands or not shared:
         return {node}

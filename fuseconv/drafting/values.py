@@ -1,4 +1,4 @@
-"""Names the values of a subgraph for use in a rule, in Python and in C++, and selects the operands of its op."""
+"""Names the values of a subgraph for use in a rule, in Python and in C++, and selects the operands of the new op."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _RESERVED = frozenset(
         *("short", "signed", "switch", "this", "union", "unsigned", "void", "xor"),
     }
 )
-"""Words that cannot name a value in a rule, in Python or in C++."""
+"""Words that cannot be the name of a value in a rule, in Python or in C++."""
 
 _SIZES = frozenset(
     {"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"}
 )
-"""The arguments of ATen ops that hold sizes. Sizes differ between models with the same code. A number of channels per
-group, an axis or a stride does not differ."""
+"""The names of the arguments of ATen ops that are sizes. Sizes vary between models with the same code, whereas an axis, a
+stride or a number of channels per group does not."""
 
 _SMALLEST = 2
 _LARGEST = 1 << 31
-"""The limits of a size, the upper one exclusive. A value above them is the end of an open slice, and a value below them
-is an axis that broadcasts. The model's code contains such values literally, so they do not vary."""
+"""The range of sizes, without the upper end. Larger values denote the end of an open slice, and smaller values a
+broadcast axis. The model's code contains such values literally, so they do not vary between models."""
 
 
 def is_size(argument: str, value: Any) -> bool:
-    """Returns whether an integer in an argument of an ATen op is a size of this model."""
+    """Returns whether an integer in an argument of an ATen op is a size that may vary between models."""
     return argument in _SIZES and type(value) is int and _SMALLEST <= value < _LARGEST
 
 
 class Static(NamedTuple):
-    """A static size in an argument of an op, with its name."""
+    """A static size in an argument of an op, with the name of the operand that stands for the size."""
 
     value: int
     name: str
@@ -61,9 +61,9 @@ class Values:
     Attributes:
         tensors: the tensor operands by name, in the order in which an op takes them.
         sizes: the size operands by name. Symbolic sizes are nodes, and static sizes are integers.
-        static: each static size with its name, by the op call, the argument and the position in the argument.
-        inner: the values that the subgraph computes, by name.
-        results: the names of the subgraph's results.
+        static: each static size with its name, by the op call, the argument's name and the position in the argument.
+        inner: the nodes of the values that the subgraph computes, by name.
+        results: the names of the subgraph's results, in order.
         weights: the names of the tensors that are parameters, buffers or constants of the model.
     """
 
@@ -76,23 +76,26 @@ class Values:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names of the operands of an op: first the tensors, then the sizes."""
+        """The names of the new op's operands: first the tensors, then the sizes."""
         return (*self.tensors, *self.sizes)
 
     def name_of(self, value: Node) -> str:
-        """Returns the name of a node."""
+        """Returns the name of a node's value. Raises StopIteration if the node has no name."""
         tables: tuple[Mapping[str, Any], ...] = (self.tensors, self.sizes, self.inner)
         found: str = next(name for table in tables for name, one in table.items() if one is value)
         return found
 
 
 def values_of(graph: Canonical, subgraph: Subgraph, *, shared: bool = True) -> Values:
-    """Names the values of a subgraph: weights as in the model, computed values by their op, activations `x`, `y`, ...
+    """Names the values of a subgraph, and returns these with the operands of the new op.
+
+    A weight is named as in the model, a computed value after its op, and an activation `x`, `y` and so on.
 
     Args:
         graph: the canonical graph.
         subgraph: the subgraph.
-        shared: whether equal static sizes share one name. Two sizes may be equal by chance and differ in other matches.
+        shared: whether equal static sizes share one name. Sizes that are equal only by chance may differ in other
+            matches.
     """
     names = _Names()
     tensors: dict[str, Node] = {}

@@ -133,7 +133,8 @@ def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
     """Returns the names of the outputs whose first axis is the dim, which is decided from their symbolic shapes.
 
     Raises:
-        UnsupportedError: an output's shape depends on the dim in another way."""
+        UnsupportedError: an output's shape depends on the dim in another way.
+    """
     symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
     (results,) = program.exported.graph.output_node().args
     found = []

@@ -63,7 +63,8 @@ class Report:
     def error(self, where: str) -> ParityError | None:
         """Returns an error that counts the failing rows and describes the first, or None if the report is ok.
 
-        A report without rows is an error too, because no target was run."""
+        A report without rows is an error too, because no target was run.
+        """
         if self.ok:
             return None
         failing = [row for row in self.rows if not row.ok]

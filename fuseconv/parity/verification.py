@@ -74,7 +74,8 @@ def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | Non
     Args:
         rows: the rows.
         manifest: the manifest of the bundle.
-        target: the name of the target under which the manifest lists the rows. None for the target that a row names."""
+        target: the name of the target under which the manifest lists the rows. None for the target that a row names.
+    """
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
     return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
 
@@ -161,7 +162,8 @@ def compare_case(
 def _compare_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
     """Pads the first case that needs padding with the values of `hard`, and checks that its outputs do not change.
 
-    Returns an empty list if the contract has no buckets, or if no case needs padding."""
+    Returns an empty list if the contract has no buckets, or if no case needs padding.
+    """
     contract, buckets = model.contract, model.contract.buckets
     if buckets is None:
         return []

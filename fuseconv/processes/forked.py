@@ -27,8 +27,8 @@ START = 300.0
 """The time limit in seconds for starting a process, including the import of torch."""
 
 _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
-"""Prefixes of environment variables that are read while torch is imported. If such a variable changes, the next process is
-forked from a new server."""
+"""Prefixes of environment variables that are read while torch is imported. If such a variable changes, a new server is
+started for the next process."""
 
 _LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Variables with a prefix in `_AT_IMPORT` that torch reads only when it needs them. torch also sets them itself, so a
@@ -66,7 +66,7 @@ class Forked:
         return os.read(self.stdout, 1 << 16) if poll.poll(max(0.0, seconds) * 1e3) else None
 
     def wait(self) -> int:
-        """Waits until the process has ended. Returns its exit status, or the negated number of the signal that killed it."""
+        """Waits until the process has ended. Returns its exit status, or the negated number of the fatal signal."""
         while self._status is None:
             try:
                 piece = self._own.recv(64)
@@ -90,7 +90,8 @@ class Forked:
 class Server:
     """The client side of the server that this process and its forks use. Starts the server when it is needed.
 
-    If an environment variable that `_AT_IMPORT` covers has changed, a new server is started."""
+    If an environment variable that `_AT_IMPORT` covers has changed, a new server is started.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

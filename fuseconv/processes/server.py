@@ -37,7 +37,8 @@ _DIES_WITH_PARENT = 1
 def serve(control: socket.socket) -> Callable[[], None] | None:
     """Serves requests until no client is left and all forks have ended, and then returns None.
 
-    In a fork, returns the function that the fork must run."""
+    In a fork, returns the function that the fork must run.
+    """
     gc.disable()  # imported objects live until the process exits, and the server creates few others
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # only for the server: a fork gets the variables of its request
     woken, wakes = os.pipe()

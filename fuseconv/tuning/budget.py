@@ -33,7 +33,8 @@ class Budget:
 
         Args:
             each: the duration of one task in seconds.
-            beside: the time in seconds that other work needs in addition."""
+            beside: the time in seconds that other work needs in addition.
+        """
         if self.seconds is None:
             return None
         left = self.seconds - (self.clock() - self._start) - self.reserved - beside

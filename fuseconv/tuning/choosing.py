@@ -21,18 +21,18 @@ from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 
 GRACE = 30.0
-"""The time in seconds by which the budget may be exceeded to find out which classes slow the model down. It applies only
-if the model with every match replaced is not faster than the unfused model."""
+"""The time in seconds by which the budget may be exceeded to find out which classes slow the model down. It applies if the
+model with every match replaced is not faster than the unfused model."""
 
 Left = frozenset[str]
 """The names of the classes whose matches are left unfused."""
 
 Write = Callable[[Left], Path]
-"""Writes and verifies a bundle in which some classes are left unfused, and returns its folder. Raises FuseconvError if the
-bundle cannot be written or does not pass verification."""
+"""Writes and verifies a bundle in which some classes are left unfused, and returns its folder. Raises FuseconvError if
+the bundle cannot be written or does not pass verification."""
 
 Race = Callable[[Path, Sequence[Path]], list[Duel]]
-"""Times each of several bundles against a base bundle, with interleaved calls. Returns one result per bundle, in order."""
+"""Times each of several bundles against a base bundle, with interleaved calls. Returns one result per bundle."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class Choosing:
     def _alone(self, groups: Sequence[Left]) -> dict[Left, Duel]:
         """Times, for each group, the model without the group against the model with every match replaced.
 
-        Returns the results by the classes left unfused. Leaves out models that cannot be written."""
+        Returns the results by the classes left unfused. Leaves out models that cannot be written.
+        """
         lefts = list(dict.fromkeys(filter(self._is_written, map(self.classes.without, groups))))
         found = self.race(self.folder, [self._folders[left] for left in lefts]) if lefts else []
         return dict(zip(lefts, found, strict=True))
@@ -177,7 +178,8 @@ class Choosing:
     ) -> dict[str, dict[str, Choice]]:
         """Returns the choice for each class in each target, with times from the class's own measurement if it has one.
 
-        A class that is left unfused without its own measurement gets the times of the whole model."""
+        A class that is left unfused without its own measurement gets the times of the whole model.
+        """
         own = {name: duel for left, duel in sorted(alone.items(), key=lambda one: -len(one[0])) for name in left}
         whole = final[frozenset()]
         choices: dict[str, dict[str, Choice]] = {}
