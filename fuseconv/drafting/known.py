@@ -68,7 +68,7 @@ class _Draw(NamedTuple):
 
 
 def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[str]:
-    """Yields `replace` lines that each call one existing op. The op computes the subgraph's results on random inputs."""
+    """Yields `replace` lines that each call one existing op, which computes the subgraph's results on random inputs."""
     if len(values.tensors) > MOST_TENSORS:
         return
     draws = [_drawn(values, example, positive=positive) for positive in (False, True)]

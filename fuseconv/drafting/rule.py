@@ -29,8 +29,8 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import RuleTextError
 
 STAGE = "structure"
-"""The stage of a drafted rule. Rules of this stage match in the canonical graph, and run before the default rules of the
-stage `fuse`."""
+"""The stage of a drafted rule. Rules of this stage match in the canonical graph, and run before the default rules of
+the stage `fuse`."""
 
 
 @dataclass(frozen=True)

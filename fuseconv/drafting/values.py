@@ -33,8 +33,8 @@ _RESERVED = frozenset(
 _SIZES = frozenset(
     {"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"}
 )
-"""The names of the arguments of ATen ops that are sizes. Sizes vary between models with the same code, whereas an axis, a
-stride or a number of channels per group does not."""
+"""The names of the arguments of ATen ops that are sizes. Sizes vary between models with the same code, whereas an axis,
+a stride or a number of channels per group does not."""
 
 _SMALLEST = 2
 _LARGEST = 1 << 31

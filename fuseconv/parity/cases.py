@@ -21,13 +21,13 @@ MAX_INPUT_ELEMENTS = 2**19
 
 
 MAX_OUTPUT_ELEMENTS = 2**20
-"""The maximum number of output elements of a generated case. At this limit, the reference outputs in the bundle take 12 MB
-in f32 and f64. A base-size encoder reaches the limit with 1365 tokens, which take 10 s in f64 on two cores."""
+"""The maximum number of output elements of a generated case. At this limit, the reference outputs in the bundle take
+12 MB in f32 and f64. A base-size encoder reaches the limit with 1365 tokens, which take 10 s in f64 on two cores."""
 
 
 Kind = Literal["ordinary", "special"]
-"""The kind of a case's input values. `special` values are NaN, infinities and the limits of a dtype. Runtimes other than
-PyTorch may treat special values differently. All other values are `ordinary`."""
+"""The kind of a case's input values. `special` values are NaN, infinities and the limits of a dtype. Runtimes other
+than PyTorch may treat special values differently. All other values are `ordinary`."""
 
 
 @dataclass(frozen=True)

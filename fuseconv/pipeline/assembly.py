@@ -37,14 +37,14 @@ Progress = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Written:
-    """An artifact that was written.
+    """A written artifact and its files.
 
     Attributes:
         target: the name of the target.
-        path: its path, relative to the bundle.
-        seconds: how long it took to write.
-        size: the total size in bytes of the files that the target adds to the bundle.
-        files: the files and folders of the target, relative to the bundle.
+        path: the path of the artifact, relative to the bundle's folder.
+        seconds: the time that writing the artifact took, in seconds.
+        size: the total size of the files that the target adds to the bundle, in bytes.
+        files: the paths of the files and folders that the target adds, relative to the bundle's folder.
     """
 
     target: str
@@ -55,7 +55,9 @@ class Written:
 
 
 def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
-    """Returns the requested targets. Default: all targets, except onnx-plugin if its library is not built.
+    """Validates target names, and returns the names without duplicates.
+
+    If `wanted` is empty, returns all targets, without onnx-plugin if its library is not built for the device.
 
     Raises:
         UsageError: a target does not exist.
@@ -73,9 +75,9 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
 
 
 def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
-    """Copies the op libraries for a device, and the libraries in `others`, into the bundle.
+    """Copies the op libraries for a device, and the libraries in `others`, into a bundle.
 
-    Returns the paths of the copies in the order in which to load them.
+    Returns the paths of the copies, relative to the bundle's folder, in the order in which to load the libraries.
 
     Raises:
         UsageError: two libraries have the same name.
@@ -96,7 +98,7 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
 def write_target(
     name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = (), store: Store | None = None
 ) -> Written:
-    """Writes the artifact of a target. If writing fails, removes the files that were written.
+    """Writes the artifact of a target, and returns its description. After a failure, removes the files written so far.
 
     Raises:
         UnsupportedError: the target cannot express the program.
@@ -124,12 +126,12 @@ def write_target(
 
 
 def program_hash(program: Program) -> str:
-    """Returns a hash of a program's code without its weights. Programs whose artifacts have equal code share it."""
+    """Returns the SHA-256 of a program's code, without its weights. Programs with equal code have equal hashes."""
     return sha256(text_of(program.exported).encode()).hexdigest()
 
 
 def remove_target(staging: Path, written: Written) -> None:
-    """Removes the files of a target."""
+    """Removes the files that a target added, and the folders that are empty afterwards."""
     _remove({staging / name for name in written.files})
 
 
@@ -145,7 +147,7 @@ _OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w
 
 
 def _unforeseen(name: str, error: Exception) -> UpstreamError:
-    """Returns the error for an unexpected exception of an exporter. It names the op if the exception does."""
+    """Returns the error for an unexpected exception of an exporter. Names the op if an exception message names it."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -162,16 +164,16 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts that all bundles of a conversion share: the final bundle, and the bundles written to find a fault.
+    """The parts that all bundles of one conversion share. Besides the final bundle, there are bundles for measurements.
 
     Attributes:
         program: the captured program.
-        source: the source of the program.
-        hashes: rule name to the hash of the rule.
-        libraries: the op libraries of packs.
-        op_files: the Python files that register the ops of packs.
-        self_contained: the targets whose artifacts contain their weights.
-        invocation: how the conversion was called, for the manifest.
+        source: where the program comes from, for the manifest.
+        hashes: the SHA-256 of each rule, by the name of the rule.
+        libraries: the paths of the op libraries of rule packs.
+        op_files: the paths of the Python files that register the ops of rule packs.
+        self_contained: the names of the targets whose artifacts contain their weights.
+        invocation: how the conversion was called, for the manifest. None if this is not recorded.
     """
 
     program: Program
@@ -192,17 +194,17 @@ class Assembly:
         self_contained: Collection[str] = (),
         invocation: Invocation | None = None,
     ) -> Assembly:
-        """Returns the parts that all bundles of a model share.
+        """Returns the parts that all bundles of one conversion share.
 
         Args:
-            subject: the model that was read.
+            subject: the model as read.
             program: the captured program.
-            known: the rules.
-            libraries: the op libraries of packs.
-            dtype: the dtype to which the model was cast, or None.
-            self_contained: the targets whose artifacts are to contain their weights. Other targets in the same folder
-                then contain their weights too.
-            invocation: how the conversion was called.
+            known: the rules of the conversion.
+            libraries: the paths of the op libraries of rule packs.
+            dtype: the dtype to which the model was cast. None if it was not cast.
+            self_contained: the names of the targets whose artifacts must contain their weights. The artifacts of other
+                targets in the same folder then contain their weights too.
+            invocation: how the conversion was called. None not to record this.
         """
         original = None if program.original is None else program.original.kind
         source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
@@ -213,8 +215,8 @@ class Assembly:
         """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`.
 
         Args:
-            name: the target.
-            fused: the program.
+            name: the name of the target.
+            fused: the program to write.
             folder: the folder of the bundle.
             store: the weight store that the artifact refers to. None for an artifact that contains its weights. A
                 target in `self_contained` ignores the store.
@@ -222,15 +224,15 @@ class Assembly:
         return write_target(name, fused, folder, self.op_files, None if name in self.self_contained else store)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
-        """Copies the op libraries into the folder of a bundle. Returns the paths in the order to load them."""
+        """Copies the op libraries into the folder of a bundle. Returns the relative paths of the copies in loading order."""
         return copy_libraries(folder, self.program.contract.device, self.libraries)
 
     def write_sbom(self, folder: Path) -> None:
-        """Writes the SBOM of every library in the `lib` folder of a bundle. Raises FileError."""
+        """Writes the SBOM of the libraries in the `lib` folder of a bundle. Raises FileError if a file is missing."""
         write_sbom(folder, library.FOLDER)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
-        """Returns the manifest of a bundle that is not verified yet. It has no parity rows and no file hashes."""
+        """Returns the manifest of an unverified bundle, which has no parity rows and no file hashes yet."""
         contract = self.program.contract
         return Manifest(
             fuseconv=__version__,

@@ -1,4 +1,4 @@
-"""Finds the cause of a numerical difference in a bundle, or in the targets of a model."""
+"""Finds the causes of numerical differences in a bundle, or in the targets of a model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from fuseconv.sources import Options
 from fuseconv.weights.table import weights_of_artifact
 
 TIME_LIMIT = 600.0
-"""The default time limit in seconds."""
+"""The default time limit of a search in seconds."""
 
 
 CONVERT_LIMIT = 60.0
-"""The time limit in seconds for a search after a failed conversion."""
+"""The time limit in seconds of a search after a failed conversion."""
 
 
 def blame(
@@ -53,24 +53,25 @@ def blame(
     """Finds which rule, op, weight, target or layer makes a result differ from the original model's result.
 
     Args:
-        model: the folder of a bundle; or a model, as in `convert`, whose targets are then written and compared.
+        model: the folder of a bundle, or a model as in `convert`. The targets of a model are written and compared.
         against: the original model of a bundle. Default: the original program and weights stored in the bundle.
-        rules: as in `convert`. For a model only.
-        without: as in `convert`. For a model only.
-        target: the targets to compare. Default: all targets of the bundle, or all targets that `convert` writes.
+        rules: the rules, as in `convert`. Only for a model.
+        without: the names of rules not to apply, as in `convert`. Only for a model.
+        target: the names of the targets to compare. Default: all targets of the bundle, or all targets that `convert`
+            writes.
         options: how to read the model.
-        plan: as in `convert`. For a model only.
-        allow: as in `convert`. For a model only.
-        output: the folder for the scripts that reproduce a difference. Without it, no scripts are kept.
-        time_limit: the search starts no new step after this many seconds.
+        plan: the plan to execute, as in `convert`. Only for a model.
+        allow: the `allow` names of rules that may be applied, as in `convert`. Only for a model.
+        output: the folder for the scripts that reproduce a difference. Default: no scripts are kept.
+        time_limit: the time in seconds after which the search starts no new step.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        One verdict per cause. Also the error of the original and of the fused program at each border, which is a value
-        that both programs compute.
+        One verdict per cause. Also the errors of the original and of the fused program at each border. A border is a
+        value that both programs compute.
 
     Raises:
-        UsageError: an argument applies only to a model and a bundle is given, or the reverse.
+        UsageError: an argument applies only to a model but a bundle is given, or only to a bundle but a model is given.
         UnsupportedError: the bundle does not contain all weights of the original, and `against` is not given.
         FileError: the output exists and is not a folder.
         FuseconvError: the model or the bundle cannot be read.
@@ -101,12 +102,12 @@ def blame(
 
 
 def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Blame:
-    """Finds why targets of a conversion, or its fused program, differ from the original. Keeps no scripts.
+    """Finds why a conversion's fused program or targets differ from the original. Returns verdicts without scripts.
 
     Args:
-        filling: the bundle in which targets failed.
-        time_limit: the search starts no new step after this many seconds.
-        progress: as in `blame`.
+        filling: the bundle in which targets failed verification.
+        time_limit: the time in seconds after which the search starts no new step.
+        progress: called with the name of each step; returns a context manager in which the step runs.
     """
     assembly, found = filling.assembly, filling.found
     limits = {(limit.target, limit.case, limit.output) for limit in filling.limits}
@@ -173,7 +174,7 @@ def _of_bundle(
 
 
 def _stored_program(folder: Path, manifest: Manifest, references: Sequence[Reference]) -> Program:
-    """Returns the original program of a bundle with the weights that the bundle stores.
+    """Returns the original program of a bundle, with the original weights that the bundle stores.
 
     Raises:
         UnsupportedError: the bundle does not store all weights of the original.

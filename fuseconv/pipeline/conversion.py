@@ -1,4 +1,4 @@
-"""The result of a conversion: what was written, what was left out, and whether leaving it out is an error."""
+"""Defines the result of a conversion: the written targets, the targets left out, and whether that is an error."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ class Conversion:
 
     Attributes:
         bundle: the folder of the bundle.
-        plan: the rewrites and the misses (the places where a rule does not apply).
-        written: one artifact per target.
+        plan: the plan that was executed. It lists the rewrites and the misses (the places where a rule does not apply).
+        written: the written artifacts, one per target.
         left_out: the requested targets that are not in the bundle, with the reasons.
-        limits: outputs that a target's runtime computes differently for NaN, infinities and similar values.
+        limits: the outputs that a target's runtime computes differently for NaN, infinities or the limits of a dtype.
         report: the parity of every target, case and output.
-        by_name: whether the targets were requested by name.
-        tuned: the times of the targets, if they were measured.
-        peers: the comparison of the fastest target with each peer that it must not be slower than.
-        blame: why the targets that were left out differ from the original, if the cause was searched for.
-        varying: the targets whose bytes may differ after another conversion, with the reasons. None if a reproducible
-            conversion was not requested.
-        forms: for each region of linear algebra, by its text, the form that was chosen or read from a lock.
+        by_name: whether the user requested the targets by name.
+        tuned: the times of the targets. None if they were not measured.
+        peers: the timing of the fastest target against each requested peer. Empty if no peers were requested.
+        blame: the causes of parity failures. None if they were not searched for.
+        varying: the reason why a target's bytes may differ after another conversion, by the name of the target. None if
+            a reproducible conversion was not requested.
+        forms: the form of each kind of region of linear algebra that was chosen or read from a lock, by the text of the
+            region.
     """
 
     bundle: Path
@@ -77,14 +78,14 @@ class Conversion:
 
     @property
     def weights(self) -> int:
-        """The size in bytes of the weight file that the targets share."""
+        """The size of the weight file that the targets share, in bytes."""
         return (weights_folder(self.bundle) / STORE).stat().st_size
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
-        """Returns the error for a bundle that is correct but incomplete. None if the bundle is complete enough.
+        """Returns an error if the bundle lacks a target that it must contain, otherwise None.
 
-        It is an error if a target that was requested by name was left out, or if a target failed because of the plan.
-        With `strict`, it is also an error if any match or target was left out.
+        A bundle must contain each target that was requested by name, and each target that failed because of the plan.
+        With `strict`, it must contain all requested targets and all matches.
         """
         rejected = rejection(self.plan, str(self.bundle)) if strict else None
         return rejected or self._incomplete(strict=strict)
@@ -103,7 +104,7 @@ class Conversion:
 
 
 def rejection(plan: Plan, where: str) -> ParityError | None:
-    """Returns the error for matches that stay unfused because a rule failed its numerical test. None if none did."""
+    """Returns an error if matches stay unfused because a rule failed its numerical test, otherwise None."""
     if not plan.rejected:
         return None
     first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
@@ -116,9 +117,10 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
 
 
 def plan_to_json(plan: Plan, targets: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the fusions and the near misses as JSON-serializable values.
+    """Returns the fusions and the near misses of a plan as JSON-serializable values.
 
-    The status of a fusion is `left alone` if none of the targets applies it. `choices` contains the measurements.
+    The status of a fusion is `left alone` if none of `targets` applies it, otherwise `applied`. `choices` contains the
+    measured times by target.
     """
     return {
         "fusions": [

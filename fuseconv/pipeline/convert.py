@@ -70,35 +70,35 @@ def convert(
 
     Args:
         model: the source: a model file or a Hugging Face folder.
-        rules: a rule file or folder. Default: the rules that come with fuseconv.
+        rules: the path of a rule file or of a folder of rule files. Default: the rules that come with fuseconv.
         without: the names of rules not to apply.
         target: the names of the targets to write. Default: all targets.
         output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
         options: how to read the source, and the specification of its inputs.
-        plan: a plan.json to execute. Default: the plan is made by matching the rules.
+        plan: the path of a plan.json to execute. Default: the plan is made by matching the rules.
         allow: the `allow` names of rules that change numerical results and may be applied. The name `non-finite` lets
             the search replace linear algebra by an equivalent form whose result differs where inputs are NaN, infinite
             or overflow. Such a difference is recorded as a limit of the artifact.
         allow_mismatch: whether to keep a bundle that fails the parity check. Its manifest marks it as failing.
         strict: whether to fail, and write nothing, if a match or a target has to be left out.
-        buckets: the sizes that a dim may be rounded up to when the bundle runs from CUDA graphs.
-        lock: the fuseconv.lock in which to record the matches and the choices, after the bundle is written.
-        frozen: the fuseconv.lock whose matches must be found again, with no others. Its choices are followed, and
-            nothing is measured.
+        buckets: the sizes to which a dim may be rounded up when the bundle runs from CUDA graphs.
+        lock: the path of the fuseconv.lock in which to record the matches and the choices, after the bundle is written.
+        frozen: the path of a fuseconv.lock. Exactly the matches that it records must be found again. Its choices are
+            followed, and nothing is measured.
         tune: how much to measure when choosing which matches are replaced in each target: `none`, `quick` or `full`.
             Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
             the ops are measured too, as `fuseconv.tune` does.
         search: whether to time equivalent forms of the linear algebra, such as another order of a chain of products.
             Default: only if `tune` is `full`. With `plan` or `frozen`, no forms are searched.
-        not_slower_than: the peers that the fastest target is timed against before the bundle replaces `output`:
+        not_slower_than: the peers against which the fastest target is timed before the bundle replaces `output`:
             `eager`, the original model; `compile`, the original model compiled by torch.compile; `aoti`, the unfused
             program compiled by AOTInductor.
         self_contained: the names of targets whose artifacts contain their weights. The artifacts of other targets
             refer to `weights.safetensors`.
-        blame_limit: the number of seconds to spend on finding the cause if the conversion fails parity. The result is
-            stored in the attribute `blame` of the raised error or of the returned conversion.
-        reproducible: whether another conversion must produce the same bytes, in each target that allows it. Nothing is
-            measured then. The result lists the targets that do not allow it, with the reasons.
+        blame_limit: the time in seconds to spend on finding the cause if the conversion fails parity. 0 for no search.
+            The result is stored in the attribute `blame` of the raised error or of the returned conversion.
+        reproducible: whether another conversion must produce the same bytes, in each target that supports this. Nothing
+            is measured then. The result lists the other targets, with the reasons.
         invocation: how the conversion was called. The manifest records it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
@@ -109,8 +109,8 @@ def convert(
     Raises:
         FrozenError: a match recorded in `frozen` is not found, or a match is found that is not recorded. Nothing is
             written.
-        ParityError: no artifact computes what the original computes; or a step of `plan` is wrong; or `strict` is set
-            and a match or a target was left out. Nothing is written.
+        ParityError: the outputs of every target differ from the original's; or a step of `plan` is wrong; or `strict`
+            is set and a match or a target was left out. Nothing is written.
         SlowerError: the fastest target is slower than a peer in `not_slower_than`. Nothing is written.
         FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
 

@@ -34,23 +34,23 @@ def draft(
     """Drafts a rule for the subgraph between the first and the last nodes of a model, and writes the rule.
 
     Args:
-        model: as in `convert`.
+        model: the source: a model file or a Hugging Face folder, as in `convert`.
         first: the names of the first nodes, as `explain` and `match` print them.
         last: the names of the last nodes. Their values are the results of the subgraph.
-        op: the name of the op of a new pack that replaces the subgraph, as `NAME` or `NAMESPACE.NAME`. Default: an
-            existing op that computes the same replaces the subgraph.
-        rules: the rules on which the drafted rule builds, as in `convert`.
-        output: the rule file, or the folder of the pack. Default: a file or folder in the current folder that is named
-            after the rule or the op.
+        op: the name of a new op that replaces the subgraph, as `NAME` or `NAMESPACE.NAME`. A pack with the op is then
+            written. Default: an existing op that computes the subgraph replaces it, and only a rule file is written.
+        rules: the rule file or folder on which the drafted rule builds, as in `convert`.
+        output: the path of the rule file, or the folder of the pack. Default: a file or folder in the current folder,
+            named after the rule or the op.
         options: how to read the model.
-        progress: called with the name of each step.
+        progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
         The draft, and the path of the written file or folder.
 
     Raises:
         UsageError: a node does not exist, the nodes do not enclose a subgraph, `op` is not a valid name, or no existing
-            op computes the same.
+            op computes the subgraph.
         UnsupportedError: an op cannot replace the subgraph.
         FileError: the output already exists, or cannot be written.
     """

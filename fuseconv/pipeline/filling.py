@@ -1,4 +1,4 @@
-"""Fills a bundle: rewrites the program, writes and verifies the targets, and repeats without what failed."""
+"""Fills a bundle: rewrites the program, writes and verifies the targets, and repeats without the failing steps."""
 
 from __future__ import annotations
 
@@ -34,32 +34,33 @@ ROUNDS = 12
 """The maximum number of plans that are tried. Each plan omits the steps that failed in the previous plan."""
 
 Replan = Callable[[Mapping[MatchKey, Miss]], Plan]
-"""Computes a new plan without the given matches."""
+"""A function that returns a new plan without the given matches."""
 
 
 @dataclass
 class Filling:
-    """A bundle while its folder is filled.
+    """A bundle that is being filled.
 
     Attributes:
-        folder: the folder, which already contains the file of reference outputs.
-        names: the requested targets.
-        gate: finds the cause of a failure.
+        folder: the folder of the bundle. It already contains the file of reference outputs.
+        names: the names of the requested targets.
+        gate: verifies other programs, and finds the cause of a failure.
         replan: computes another plan. None if the user gave the plan.
         consented: the names of the rules that declare an `allow` name because they change numerical results.
         allow_mismatch: whether to keep artifacts that fail verification.
-        progress: called with the name of each step.
-        plan: the plan that the artifacts execute.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+        plan: the plan of the program in the artifacts.
         times: whether to measure the tactics of the targets before the targets are verified.
-        tactics: the known tactics. A lock must supply all of them; otherwise measured tactics are added.
+        tactics: the known tactics. If they come from a lock, they must be complete. Otherwise, measured tactics are
+            added.
         frozen: whether the tactics come from a lock.
-        written: the artifacts in the folder.
-        lost: the targets that are left out, with the reasons.
-        by_plan: the targets that fail because of the plan when no further plan may be tried.
-        limits: the outputs that a target's runtime computes differently.
-        found: the verification result of each target.
-        tuned: the times of the targets, if they were measured.
-        rejected: the matches that failed, with the reasons.
+        written: the artifacts in the folder, by the name of the target.
+        lost: the error of each target that is left out, by the name of the target.
+        by_plan: the names of the targets that fail because of the plan, although no further plan may be tried.
+        limits: the outputs that a target's runtime computes differently for special values.
+        found: the verification result of each target, by name.
+        tuned: the times of the targets. None if they were not measured.
+        rejected: the matches that failed, with the reasons. A new plan does not contain these matches.
     """
 
     folder: Path
@@ -112,7 +113,7 @@ class Filling:
             raise _nothing_left(self.lost)
 
     def _write(self, fused: Program) -> None:
-        """Empties the folder, then writes and runs every target that is not lost."""
+        """Empties the folder, then writes and verifies every target that is not lost."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -152,7 +153,7 @@ class Filling:
             self.found |= process.verify(self.folder, list(self.written), hashed=True)
 
     def _measure(self, manifest: Manifest) -> None:
-        """Measures tactics. Without a lock, a target that fails here is handled by the verification that follows.
+        """Measures the tactics that are not known yet. Without a lock, failures are left to the later verification.
 
         Raises:
             FrozenError: a target fails with the tactics of a lock, perhaps because the lock lacks a tactic.
@@ -168,7 +169,10 @@ class Filling:
         return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)
 
     def _check(self, *, last: bool) -> bool:
-        """Leaves out the targets that fail. Returns whether a step of the plan is the cause and there is a new plan."""
+        """Leaves out the targets that fail. If steps of the plan are the cause, makes a new plan and returns True.
+
+        On the last round, makes no new plan and returns False.
+        """
         wrong: dict[str, Verdict] = {}
         for name, found in self.found.items():
             if not gates.fails(found) or (self.allow_mismatch and found.error is None):
@@ -192,7 +196,7 @@ class Filling:
         return False
 
     def _leave_out(self, verdict: Verdict) -> None:
-        """Replaces the plan by a new one without the step that failed."""
+        """Replaces the plan by a new plan without the step that failed. Raises ParityError if no new plan may be made."""
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
@@ -210,7 +214,7 @@ class Filling:
         )
 
     def _take_out(self) -> bool:
-        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed one."""
+        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed target."""
         removed = [self.written.pop(name) for name in self.lost if name in self.written]
         for one in removed:
             remove_target(self.folder, one)
@@ -218,14 +222,14 @@ class Filling:
         return any(Path(one.path).parent in folders for one in self.written.values())
 
     def check_alike(self, found: Mapping[str, Verified], *, special: bool = True) -> None:
-        """Checks that other artifacts of some targets are as correct as the artifacts in the folder.
+        """Checks that other artifacts of some targets pass verification, apart from the known limits of these targets.
 
         Args:
-            found: the verification results of the other artifacts, by target.
-            special: whether to check the cases with NaN, infinite and overflowing inputs too.
+            found: the verification results of the other artifacts, by the name of the target.
+            special: whether to also check the cases with NaN, infinities and the limits of a dtype.
 
         Raises:
-            FuseconvError: an artifact does not run, or one of its outputs differs and is not a known limit of the
+            FuseconvError: an artifact does not run, or one of its outputs differs and this is not a known limit of the
                 target.
         """
         for name, one in found.items():
@@ -242,7 +246,13 @@ class Filling:
         return {(limit.target, limit.case, limit.output) for limit in self.limits}
 
     def exchange(self, source: Path, written: Mapping[str, Written], found: Mapping[str, Verified]) -> None:
-        """Replaces the artifacts of some targets by the artifacts that another bundle has for the same targets."""
+        """Replaces the artifacts of some targets by another bundle's artifacts for the same targets.
+
+        Args:
+            source: the folder of the other bundle.
+            written: the other bundle's artifacts, by the name of the target.
+            found: the verification results of these artifacts, by the name of the target.
+        """
         for name in written:
             remove_target(self.folder, self.written[name])
         assert self._store is not None
@@ -255,7 +265,7 @@ class Filling:
         self.found |= found
 
     def change(self, replan: Replan) -> None:
-        """Replans with `replan`. If the new plan has other steps, fills the bundle again.
+        """Makes a new plan with `replan`. If its steps differ from the current plan's, fills the bundle again.
 
         Raises:
             FuseconvError: see `fill`.
@@ -269,13 +279,13 @@ class Filling:
             self.fill()
 
     def record(self, plan: Plan, tuned: Tuned | None) -> None:
-        """Records a plan with the same steps, annotated with the choices per target, and the times of the targets."""
+        """Records the times of the targets, and a plan whose steps differ from the current plan's only in their choices."""
         self.plan, self.tuned = plan, tuned
         (self.folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
         self._files = {}
 
     def seal(self) -> tuple[Manifest, Report]:
-        """Writes the SBOM and seals the folder. Returns the manifest and the parity report of the written targets."""
+        """Writes the SBOM, seals the bundle, and returns its manifest and the parity report of the written targets."""
         found = [row for name in sorted(self.written) for row in self.found[name].rows]
         failing = {(row.target, row.case, row.output) for row in found if not row.ok}
         self.limits = [one for one in self.limits if (one.target, one.case, one.output) in failing]
@@ -289,12 +299,12 @@ class Filling:
         return seal(self.folder, manifest, self._files), report
 
     def left_out(self) -> list[LeftOut]:
-        """Returns the manifest entries of the targets that are not in the folder."""
+        """Returns the manifest entries of the targets that are left out."""
         return [gates.left_out(name, error, by_plan=name in self.by_plan) for name, error in self.lost.items()]
 
 
 def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
-    """Returns the error for a conversion that lost every target. It has the targets' error class if they share one."""
+    """Returns the error for a conversion in which every target failed, of the class of the targets' errors if it is the same."""
     if len(lost) == 1:
         return next(iter(lost.values()))
     kinds = {type(error) for error in lost.values()}

@@ -43,10 +43,10 @@ class Verdict:
     """The cause of a target's failure.
 
     Attributes:
-        guilty: the step of the plan that is the cause. None if no step is.
-        why: what is wrong with the step, in words.
-        limits: the outputs that the target's runtime computes differently, if nothing else is wrong.
-        error: why the target is left out. None if it is not left out.
+        guilty: the step of the plan that is the cause. None if no step is the cause.
+        why: the failure with this step, in words. Empty if no step is the cause.
+        limits: the outputs that the target's runtime computes differently for special values, if nothing else is wrong.
+        error: the reason why the target is left out. None if it is not left out, or if a step is the cause.
     """
 
     guilty: Step | None = None
@@ -57,14 +57,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Gate:
-    """Everything that is needed to write a program again and to verify it.
+    """Writes and verifies programs of one conversion, and finds the cause of a failure.
 
     Attributes:
-        assembly: the parts that all bundles of the captured program share.
+        assembly: the parts that all bundles of the conversion share.
         references: the expected outputs of the captured program in each case.
-        reference: the file with the references.
-        non_finite: whether a form that the search puts in place of linear algebra may differ where inputs are NaN,
-            infinite or overflow. Such a difference is a limit of the artifact.
+        reference: the path of the file with the references.
+        non_finite: whether an equivalent form of linear algebra that the search chose may compute other results where
+            inputs are NaN, infinite or overflow. Such a difference is a limit of the artifact.
     """
 
     assembly: Assembly
@@ -74,7 +74,7 @@ class Gate:
     _unfused: dict[str, Verified] = field(default_factory=dict)
 
     def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
-        """Finds the step that makes the fused program differ from the original in torch. None if no step does."""
+        """Finds the step that makes the fused program differ from the original in PyTorch, or None if no step does."""
         program, kinds = self.assembly.program, self._judged(plan)
         failing = [row for row in self._failing_in_torch(fused, None) if row.kind in kinds]
         names = {row.case for row in failing}
@@ -88,7 +88,7 @@ class Gate:
         return Verdict(_bisect(plan, fails), f"it gives a different result: {_figures(failing)}")
 
     def _judged(self, plan: Plan) -> tuple[str, ...]:
-        """Returns the kinds of cases in which a fused program must compute what the original computes."""
+        """Returns the kinds of cases in which a plan's fused program must agree with the original."""
         excused = self.non_finite and any(step.rule == SEARCH for step in plan.applied)
         return ("ordinary",) if excused else ("ordinary", "special")
 
@@ -107,7 +107,17 @@ class Gate:
         return [row for row in rows if not row.ok]
 
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
-        """Finds why a target fails, or lists the outputs that its runtime computes differently for special values."""
+        """Finds why a target fails verification.
+
+        Args:
+            target: the name of the target.
+            plan: the plan of the target's program.
+            found: the failed verification result.
+
+        Returns:
+            The guilty step of the plan, the reason to leave the target out, or the outputs that its runtime computes
+            differently for special values.
+        """
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
             return Verdict(error=found.error)  # a rule inserts a custom op that the target does not support
         if not plan.applied:
@@ -141,7 +151,7 @@ class Gate:
         return _bisect(plan, lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)))
 
     def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
-        """Writes one target of a program into a temporary bundle and runs it.
+        """Writes one target of a program into a temporary bundle, verifies it, and returns the result.
 
         Raises:
             FileError: a file cannot be written.
@@ -164,14 +174,14 @@ class Gate:
         cases: Collection[str] | None = None,
         store: Store | None = None,
     ) -> tuple[dict[str, Written], dict[str, Verified]]:
-        """Writes targets of a program into a folder and runs them. Returns the artifacts and the results by target.
+        """Writes targets of a program into a folder and verifies them. Returns the artifacts and results by target.
 
         Args:
             folder: the folder. It must be empty except for the files of the weight store.
-            targets: the targets.
-            program: the program.
-            cases: the names of the cases to run. Default: all.
-            store: the weight store that the artifacts refer to. Default: the artifacts contain their weights.
+            targets: the names of the targets.
+            program: the program to write.
+            cases: the names of the cases to run. None for all cases.
+            store: the weight store to which the artifacts refer. None for artifacts that contain their weights.
 
         Raises:
             FuseconvError: a target cannot be written.
@@ -184,12 +194,21 @@ class Gate:
 
 
 def fails(found: Verified) -> bool:
-    """Returns whether a target failed: either it does not run, or an output differs."""
+    """Returns whether a target failed verification: it does not run, or an output differs."""
     return found.error is not None or not all(row.ok for row in found.rows)
 
 
 def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
-    """Returns the matches to exclude after a step failed: its own match, or all matches if its rule failed before."""
+    """Returns the matches to exclude after a step failed, with the reasons.
+
+    These are the match of the step, and all matches of its rule if the rule already failed before.
+
+    Args:
+        program: the captured program.
+        plan: the plan that contains the step.
+        verdict: the verdict with the guilty step.
+        before: the matches that were excluded before.
+    """
     assert verdict.guilty is not None
     guilty = verdict.guilty
     again = any(rule == guilty.rule for rule, _ in before)
@@ -217,7 +236,7 @@ def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> Lef
 
 
 def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
-    """Returns the first step with which a program fails. The program must pass without steps and fail with all."""
+    """Returns the first step with which a program fails, by bisection. It must pass without steps and fail with all."""
     low, high = 0, len(plan.applied)
     while high - low > 1:
         middle = (low + high) // 2

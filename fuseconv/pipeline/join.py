@@ -1,4 +1,4 @@
-"""Joins several bundles, which become the methods of one bundle. The weights are written once, to one file."""
+"""Joins several bundles into one bundle, in which they are the methods. The weights are written once, to one file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fuseconv.weights.table import Table, set_table
 
 
 def join(bundle: Path, methods: Sequence[str], generation: Generation | None = None) -> None:
-    """Joins the bundles in `methods/NAME`. Their artifacts then refer to one weight file in the folder above them.
+    """Joins the bundles in `methods/NAME`, and seals the joined bundle. The artifacts then refer to one weight file.
 
     Args:
         bundle: the folder of the joined bundle.
         methods: the names of the methods. The folder of each method contains a sealed bundle with its own weights.
-        generation: how the methods generate tokens. None if they do not.
+        generation: how the methods generate tokens. None if they do not generate tokens.
 
     Raises:
         FileError: a file cannot be written.
@@ -41,7 +41,7 @@ def join(bundle: Path, methods: Sequence[str], generation: Generation | None = N
 
 
 def _refer(folder: Path, manifest: Manifest, joined: Joined) -> None:
-    """Makes the artifacts of a method and the method's original program refer to the joined weights."""
+    """Makes the artifacts and the original program of a method refer to the joined weight file."""
     for target, artifact in manifest.targets.items():
         move_weights(target, folder / artifact, joined, folder)
     if (table := Table.of(folder / ARTIFACT)) is not None:

@@ -1,4 +1,4 @@
-"""Records the choices of a tuned conversion in fuseconv.lock, and follows them later without measuring again."""
+"""Records the choices of a tuned conversion in fuseconv.lock, and follows the choices later without measuring again."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fuseconv.tuning.recorded import recorded, replayed
 
 
 def chosen_of(done: Conversion, program: Program) -> Chosen | None:
-    """Returns the measured choices of a conversion, to record in the lock. None if nothing was measured."""
+    """Returns the measured choices of a conversion, to record in the lock, or None if nothing was measured."""
     return None if done.tuned is None else Chosen(tuned=done.tuned, choices=recorded(program, done.plan))
 
 
 def chosen_in(path: str | Path | None, folder: Path) -> Chosen | None:
-    """Returns the choices that a lock records for a bundle. None without a lock or without recorded choices."""
+    """Returns the choices that a lock records for a bundle, or None without a lock or without recorded choices."""
     return None if path is None else read_lock(Path(path)).chosen.get(folder.name)
 
 
 def tactics_in(path: str | Path | None, folder: Path) -> Tactics:
-    """Returns the tactics that a lock records for a bundle. Empty without a lock."""
+    """Returns the tactics that a lock records for a bundle. Returns an empty mapping without a lock."""
     return {} if path is None else read_lock(Path(path)).tactics.get(folder.name, {})
 
 
 def forms_in(path: str | Path | None, folder: Path) -> Forms:
-    """Returns the forms of regions that a lock records for a bundle. Empty without a lock."""
+    """Returns the forms of regions that a lock records for a bundle. Returns an empty mapping without a lock."""
     return {} if path is None else read_lock(Path(path)).forms.get(folder.name, {})
 
 
@@ -46,7 +46,7 @@ def find_chosen_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of `find_plan`, with the choices of a lock if there are any."""
+    """Returns the plan that `find_plan` finds, with the choices of a lock recorded on its steps if there are any."""
     found = find_plan(program, known, names, allow, rejected, forms)
     return found if chosen is None else replayed(program, found, chosen.choices)
 
@@ -54,7 +54,7 @@ def find_chosen_plan(
 def check_frozen(
     path: str | Path, folder: Path, plan: Plan, program: Program, known: Sequence[Rule], chosen: Chosen | None
 ) -> None:
-    """Checks that a plan has exactly the matches of a lock, and every class of matches that the lock leaves unfused.
+    """Checks that a plan has exactly the matches of a lock, including every class that the lock leaves unfused.
 
     Raises:
         FrozenError: a recorded match is not found, a match is not recorded, or a class is not found.

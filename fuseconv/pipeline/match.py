@@ -1,4 +1,4 @@
-"""Finds where rules apply in a model: shows what `convert` would do, and why other rules do not apply."""
+"""Finds where rules apply in a model, which rewrites `convert` would execute, and why other rules do not apply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def match(
     frozen: str | Path | None = None,
     progress: Progress = silent,
 ) -> Plan:
-    """Returns the plan that `convert` would execute with the same arguments. Its steps have been tested.
+    """Returns the plan that `convert` would execute with the same arguments. Every step has been tested numerically.
 
     Raises:
         FrozenError: the matches differ from the lock in `frozen`.
@@ -58,10 +58,10 @@ def match(
 
 
 def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
-    """Checks that each name occurs in the `allow` field of a rule, or is `non-finite` and there are search rules.
+    """Checks that each name is declared in a rule's `allow` field. Search rules declare `non-finite`.
 
     Raises:
-        UsageError: a name is neither.
+        UsageError: no rule declares one of the names.
     """
     searches = {NON_FINITE} if any(rule.stage == SEARCH for rule in known) else set[str]()
     names = sorted(searches.union(rule.allow for rule in known if rule.allow is not None))
@@ -72,10 +72,10 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
 
 
 def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
-    """Checks that the matches of a plan equal the matches that a fuseconv.lock records for a bundle.
+    """Checks that the matches of a plan are exactly the matches that a fuseconv.lock records for a bundle.
 
     Raises:
-        FrozenError: the matches differ. The error lists them.
+        FrozenError: the matches differ. The error lists the differences.
     """
     check_lock(Path(path), folder.name, chosen, program, {SEARCH, *(rule.name for rule in known)})
 
@@ -89,16 +89,16 @@ def explain(
     tried: bool = False,
     progress: Progress = silent,
 ) -> tuple[Plan, Explanation]:
-    """Returns the plan of `match`, and explains rule by rule where the rule applies, where it does not, and why.
+    """Returns the plan of a model, and an explanation of where each rule applies, where it does not, and why.
 
     Args:
-        model: as in `convert`.
-        rules: as in `convert`.
+        model: the source, as in `convert`.
+        rules: the rule file or folder, as in `convert`.
         without: the names of rules to leave out.
         options: how to read the model.
         tried: whether to test every match numerically, as `match` and `convert` do. The test takes longer than the
             matching.
-        progress: called with the name of each step.
+        progress: called with the name of each step; returns a context manager in which the step runs.
 
     Raises:
         FuseconvError: reading, capturing or matching failed.
@@ -113,11 +113,11 @@ def explain(
 
 
 def explain_bundle(bundle: str | Path, *, rules: str | Path | None = None) -> tuple[Plan, Explanation, tuple[str, ...]]:
-    """Returns the plan of a bundle, explains it rule by rule, and names the targets of the bundle.
+    """Returns the plan of a bundle, an explanation of the plan rule by rule, and the names of the bundle's targets.
 
     Args:
         bundle: the folder of the bundle.
-        rules: the rules that the bundle was converted with, as in `convert`.
+        rules: the rule file or folder with which the bundle was converted, as in `convert`.
 
     Raises:
         RefusedError: the bundle is damaged.
@@ -137,6 +137,6 @@ def find_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of a program, with `forms` and without the `rejected` matches. Every step has been tested."""
+    """Returns the plan of a program, with `forms` and without the `rejected` matches. Every step is tested numerically."""
     device = program.contract.device
     return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected, forms=forms)

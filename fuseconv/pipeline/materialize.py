@@ -1,4 +1,4 @@
-"""Writes a target of a bundle as one file with its weights, which torch can load without fuseconv's loader."""
+"""Writes a target of a bundle as one file that contains its weights. torch loads the file without fuseconv's loader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
     Args:
         bundle: the folder of the bundle.
         target: `torchscript` or `export`.
-        output: the file to write.
+        output: the path of the file to write. It must not be inside the bundle.
 
     Raises:
         UsageError: the bundle does not exist or does not have the target, a target of this kind cannot be materialized,
@@ -65,7 +65,7 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
 
 @contextmanager
 def _replacing(output: Path) -> Iterator[Path]:
-    """Yields the path of a temporary file, which replaces `output` if the block ends without an error."""
+    """Yields the path of a temporary file. The file replaces `output` if the `with` block ends without an error."""
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         yield partial

@@ -33,8 +33,8 @@ class MethodsConversion:
 
     Attributes:
         bundle: the folder of the bundle.
-        methods: the conversion of each method.
-        report: the parity of the bundle. A target of a method is named `METHOD/TARGET`.
+        methods: the conversion of each method, by the name of the method.
+        report: the parity of the joined bundle. A target of a method is named `METHOD/TARGET`.
     """
 
     bundle: Path
@@ -43,11 +43,11 @@ class MethodsConversion:
 
     @property
     def weights(self) -> int:
-        """The size in bytes of the weight file that the methods share."""
+        """The size of the weight file that the methods share, in bytes."""
         return (self.bundle / STORE).stat().st_size
 
     def error(self) -> FuseconvError | None:
-        """Returns the error of the first method whose bundle is correct but incomplete. None if there is none."""
+        """Returns the error of the first method whose bundle is incomplete, or None if every method is complete."""
         return next((error for one in self.methods.values() if (error := one.error()) is not None), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def convert_methods(
 
 
 def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
-    """Returns how the methods generate tokens. None if they are not the methods of a generating model."""
+    """Returns how the methods generate tokens, or None if they are not methods of a Hugging Face model that generates."""
     known = [options for options in methods.values() if options.method in KNOWN]
     return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
 

@@ -1,7 +1,8 @@
-"""Stores the captured program in a bundle without weights, so that `fuseconv swap` can prove new weights against it.
+"""Stores the captured program in a bundle, so that `fuseconv swap` can verify new weights against this program.
 
-`original/model.pt2` is a torch.export archive. `original/weights.json` lists the weights that the fused program uses
-unchanged. The bundle does not contain the other weights, which the fused program uses only merged or folded.
+`original/model.pt2` is a torch.export archive without weights. `original/weights.json` lists the weights that the fused
+program uses unchanged. The bundle does not contain the other weights, which the fused program uses only in merged or
+folded form.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
         exported: the program.
         bundle: the folder of the bundle.
         store: the weight store of the bundle.
-        names: the names of the model's weights. Default: the parameters and persistent buffers of the program. Needed
-            for a program that was read from a bundle, because its state dict contains constants too.
+        names: the names of the model's weights. Empty for the parameters and persistent buffers of the program. They
+            must be given for a program that was read from a bundle, because its state dict contains constants too.
 
     Raises:
         FileError: a file cannot be written.
@@ -53,11 +54,11 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
 
 
 def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, dict[str, str]]:
-    """Reads the captured program of an opened bundle. The weights of the model have dummy values in this program.
+    """Reads the captured program of an opened bundle. The model's weights have dummy values in this program.
 
     Returns:
-        The program, and for each weight of the model the first weight that shares its memory, which may be the weight
-        itself.
+        The program, and the name of the first weight that shares memory with a weight, by the name of this weight. A
+        weight that shares memory with no earlier weight is mapped to itself.
 
     Raises:
         UnsupportedError: the bundle was written by a version that did not store the program.
@@ -80,5 +81,5 @@ def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, di
 
 
 def given(exported: ExportedProgram, weights: Mapping[str, torch.Tensor]) -> ExportedProgram:
-    """Returns the program with the given weights of the model."""
+    """Returns the program with the given tensors in place of the model's weights of the same names."""
     return with_weights(exported, {name: like(exported.state_dict[name], one) for name, one in weights.items()})

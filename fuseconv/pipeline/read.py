@@ -15,14 +15,14 @@ from fuseconv.sources import Options, Subject
 
 
 def silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
-    """The default value of `progress`. It reports nothing."""
+    """Returns a context manager that does nothing. The default value of `progress`."""
     return nullcontext()
 
 
 def read_program(
     model: str | Path, options: Options | None = None, progress: Progress = silent
 ) -> tuple[Subject, Program]:
-    """Reads a model on the CPU, captures it as a graph, and places the graph on the device of the options.
+    """Reads a model on the CPU, captures its graph, and moves the graph to the device that the options name.
 
     Raises:
         FuseconvError: see `sources.read` and `capture.capture`.

@@ -1,4 +1,4 @@
-"""Reproducible conversions: rejects measurements, and lists the targets whose bytes may differ nevertheless."""
+"""Makes conversions reproducible: rejects measurements, and lists the targets whose bytes may still differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fuseconv.targets import spec_of
 
 
 def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[str]) -> Tune:
-    """Checks that no measurements are requested, because times differ from run to run. Returns `none` for `tune`.
+    """Checks that no measurements are requested, because times vary between runs. Returns `none`, the value of `tune`.
 
     Raises:
         UsageError: measurements are requested.
@@ -28,5 +28,5 @@ def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[st
 
 
 def varying(targets: Sequence[str]) -> Mapping[str, str]:
-    """Returns the targets whose files may differ after another conversion, with the reasons."""
+    """Returns the reason why a target's files may differ after another conversion, by the name of the target."""
     return {name: spec_of(name).varies for name in targets if spec_of(name).varies}

@@ -1,4 +1,4 @@
-"""Tests the rules of one file on a model: shows where each rule applies, and its nearest miss if it does not."""
+"""Tests the rules of a file on a model: finds where each rule applies, and the nearest miss of a rule that does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tested:
 
     @property
     def missed(self) -> tuple[Explained, ...]:
-        """The rules that apply nowhere."""
+        """The rules that apply nowhere in the model."""
         return tuple(rule for rule in self.rules if not rule.applied)
 
 
@@ -35,9 +35,9 @@ class RuleTest:
     """Captures a model once, so that several rule files can be tested on it.
 
     Args:
-        model: as in `convert`.
+        model: the source, as in `convert`.
         options: how to read the model.
-        progress: called with the name of each step.
+        progress: called with the name of each step; returns a context manager in which the step runs.
 
     Raises:
         FuseconvError: reading or capturing the model failed.
@@ -48,11 +48,11 @@ class RuleTest:
         self.program: Program = read_program(model, options, progress)[1]
 
     def run(self, path: Path, known: Sequence[Rule] | None = None) -> Tested:
-        """Returns where the rules of a file apply. The rules that the file includes take part in the matching too.
+        """Matches the rules of a file, and returns where they apply. Rules that the file includes are matched too.
 
         Args:
-            path: the rule file, or a folder of rule files.
-            known: the rules of the file and the rules that it includes. Default: they are read from the file.
+            path: the path of the rule file, or of a folder of rule files.
+            known: the rules of the file and the rules that it includes. None to read the rules from the file.
 
         Raises:
             RuleError: the file is invalid.
@@ -72,5 +72,5 @@ class RuleTest:
 
 
 def watched(path: Path) -> tuple[Path, ...]:
-    """Returns the files whose rules are tested: the file, or every rule file directly in the folder."""
+    """Returns the files whose rules are tested: the file itself, or every JSON file directly in the folder."""
     return tuple(sorted(path.glob("*.json"))) if path.is_dir() else (path,)

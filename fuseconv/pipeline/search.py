@@ -1,8 +1,8 @@
-"""Measures in which form to compute the linear algebra of a filled bundle, and fills the bundle again.
+"""Measures which form of a bundle's linear algebra is fastest, and fills the bundle again with the fastest forms.
 
 A region is a subgraph of linear algebra. A form of a region is an algebraically equivalent list of ops. Each form is
 tried in the whole model, with every rule that then matches. The model with the form is planned, tested, written and
-verified like the bundle itself, and timed in turn with the model without the form.
+verified like the bundle itself. Its calls are then timed, interleaved with calls of the model without the form.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ from fuseconv.searching.kinds import kinds
 from fuseconv.tuning.forms import FormChoice
 
 RUNGS = 4
-"""The maximum number of sizes at which forms are compared if dims are dynamic."""
+"""The maximum number of combinations of sizes at which forms are compared if dims are dynamic."""
 
 REACH = 64
-"""The limit of these sizes: the product of the dims is at most this multiple of the product for the example inputs."""
+"""The limit of these sizes. The product of all dims is at most this multiple of the product for the example inputs."""
 
 SECONDS = 3.0
-"""How long each form is timed, in seconds."""
+"""The approximate time that is spent on timing each form, in seconds."""
 
 Find = Callable[..., Plan]
-"""Computes a plan whose steps have been tested. It is called as `find(rejected, forms=...)`."""
+"""A function that returns a plan whose steps have been tested. It is called as `find(rejected, forms=...)`."""
 
 
 def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: Progress) -> Forms:
-    """Chooses the forms of regions, and fills the bundle with them if another form is faster.
+    """Chooses the forms of regions by timing. Fills the bundle again with the chosen forms, and returns the choices.
 
-    The forms are timed in the targets that are fastest to write. Tuning then measures in which targets the forms pay.
+    The forms are timed in the targets that are fastest to write. Tuning later measures in which targets the chosen
+    forms are faster.
 
     Args:
         filling: the verified bundle.
         known: the rules.
         find: computes the plan of the program.
-        progress: called with the name of each step.
+        progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        The choice for each kind of regions, which are regions with the same text, such as equal layers. If the regions
-        stay as they are, the choice has no lines, and its notes describe the forms that were tried.
+        The choice for each kind of region, by the text of the region. Regions with the same text, such as equal layers,
+        are of one kind. If the regions stay as they are, the choice has no lines, and its notes describe the forms that
+        were tried.
     """
     program = filling.assembly.program
     rungs = rungs_of(program.contract, program.examples)
@@ -76,7 +78,7 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
 
 
 def rungs_of(contract: Contract, examples: Sequence[torch.Tensor]) -> list[dict[str, int]]:
-    """Returns the sizes of the dims at which forms are compared. The sizes of the example inputs come first."""
+    """Returns the combinations of dim sizes at which forms are compared, first the sizes of the example inputs."""
     captured = {
         dim.name: dim.value(size) or 1
         for spec, tensor in zip(contract.inputs, examples, strict=True)
@@ -89,7 +91,7 @@ def rungs_of(contract: Contract, examples: Sequence[torch.Tensor]) -> list[dict[
 
 @dataclass
 class _Bench:
-    """Writes bundles into a scratch folder, only to time them."""
+    """Writes and times bundles in a temporary folder."""
 
     filling: Filling
     find: Find
@@ -99,10 +101,10 @@ class _Bench:
     _count: int = 0
 
     def write(self, forms: Forms) -> Path:
-        """Writes and verifies the targets with some forms, and returns the folder. The last form is on trial.
+        """Writes and verifies a bundle with the given forms, and returns its folder. The last form is the one to try.
 
         Raises:
-            FuseconvError: the last form computes something else or is not applied, or a target fails.
+            FuseconvError: the last form is not applied, an output differs, or a target cannot be written or run.
         """
         plan = self.find(self.filling.rejected, forms=forms)
         tried = list(forms.values())[-1]
@@ -118,7 +120,7 @@ class _Bench:
         return folder
 
     def race(self, base: Path, challengers: Sequence[Path]) -> list[Duel]:
-        """Times each challenger in turn with the base."""
+        """Times each challenger against the base with interleaved calls. Returns one result per challenger, in order."""
         return duels(
             base,
             challengers,

@@ -1,4 +1,4 @@
-"""Times the finished bundle against other ways to run its model (peers). A slower bundle is not written."""
+"""Times the finished bundle against other ways to run its model (peers), and rejects a bundle that is slower."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuseconv.pipeline.filling import Filling
 from fuseconv.sources import Options
 
 AOTI = "aoti"
-"""The target whose unfused artifact is a peer."""
+"""The name of a peer and of a target. The peer is the target's artifact without fusions."""
 
 
 def peers_of(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Validates the names of peers, and removes duplicates.
+    """Validates the names of peers, and returns the names without duplicates.
 
     Raises:
-        UsageError: there is no peer with one of the names.
+        UsageError: a name is not the name of a peer.
     """
     for name in wanted:
         if name not in PEERS:
@@ -35,12 +35,12 @@ def check_speed(
 
     Args:
         filling: the sealed bundle.
-        peers: names of peers.
-        model: the original model.
+        peers: the names of the peers.
+        model: the path of the original model.
         options: how to read the model.
-        unfused: the folder of the bundle with the unfused artifact of `aoti`. If the peer `aoti` needs the bundle and
-            tuning has not put it there, this function writes it.
-        progress: called with the name of each step.
+        unfused: the folder of a bundle with the unfused artifact of `aoti`. If the peer `aoti` needs this bundle and
+            the folder does not exist, this function writes the bundle.
+        progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
         One comparison per peer, in the order of the peers.
@@ -69,7 +69,7 @@ def check_speed(
 
 
 def _write_unfused(filling: Filling, folder: Path) -> None:
-    """Writes the captured program, without fusions, for the target `aoti` into another bundle, and runs it.
+    """Writes a bundle with the `aoti` target of the captured program, without fusions, and verifies it.
 
     Raises:
         UpstreamError: writing or running the artifact fails.

@@ -1,4 +1,4 @@
-"""Gives a bundle new weights: keeps its program and plan, recomputes the constants, and proves parity again."""
+"""Gives a bundle new weights: keeps its program and plan, recomputes the constants, and verifies parity again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fuseconv.weights.table import STORE, Table
 from fuseconv.weights.tensor_file import placed
 
 _ONNX_DATA = f"{onnx.SPEC.artifact}.data"
-"""The weight file of ONNX models that do not refer to the weight store, relative to the bundle."""
+"""The path of the weight file of ONNX models that do not refer to the weight store, relative to the bundle's folder."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Swapped:
 
     Attributes:
         bundle: the folder of the bundle.
-        kept: the targets whose files were taken over from the old bundle unchanged.
-        written: the targets that were written again.
+        kept: the names of the targets whose files were taken from the old bundle unchanged.
+        written: the names of the targets that were written again.
         report: the parity of every target, case and output.
     """
 
@@ -79,9 +79,9 @@ def swap(
 
     Args:
         bundle: the folder of the bundle. In a bundle with several methods, every method gets the weights.
-        weights: a state dict of the model, or a folder of safetensors files. Names, shapes and dtypes must equal the
-            model's, except for a prefix that the names of all the model's weights have in common.
-        adapter: a folder with a low-rank adapter in the PEFT format, which is merged into the weights.
+        weights: the path of a file with a state dict of the model, or of a folder of safetensors files. Names, shapes
+            and dtypes must equal the model's, except for a prefix that the names of all the model's weights share.
+        adapter: the folder of a low-rank adapter in the PEFT format, which is merged into the weights. Default: none.
         output: the folder of the new bundle. Default: the bundle is replaced atomically.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
@@ -92,7 +92,7 @@ def swap(
         UsageError: a file does not exist, or the output is inside the bundle.
         RefusedError: the bundle or a file is damaged, or the weights do not belong to the model.
         UnsupportedError: the bundle was written without its original program, or the adapter is of another kind.
-        ParityError: a target does not compute what the original computes with the new weights. Nothing is written.
+        ParityError: a target's outputs differ from the original program's on the new weights. Nothing is written.
         FileError: the bundle cannot be written.
     """
     folder, path = Path(bundle).resolve(), Path(weights)
@@ -142,10 +142,10 @@ def swap(
 def _swap_methods(
     folder: Path, weights: Path, adapter: str | Path | None, output: str | Path | None, progress: Progress
 ) -> Swapped:
-    """Gives every method new weights, and joins the methods. The targets are named `METHOD/TARGET`.
+    """Gives every method new weights, joins the methods again, and returns the new bundle.
 
-    Every artifact is written again. The joined weight file stores tensors with equal bytes once, and such tensors may
-    differ with the new weights.
+    A target is named `METHOD/TARGET`. Every artifact is written again, because the joined weight file stores tensors
+    with equal bytes only once, and such tensors may differ with the new weights.
     """
     manifest = open_methods(folder)
     target = Path(output) if output is not None else folder
@@ -166,7 +166,7 @@ def _swap_methods(
 
 @dataclass
 class _Swap:
-    """The new bundle while it is filled. At first, its folder contains links to the files of the old bundle."""
+    """The new bundle while it is filled. Its folder first contains links to the files of the old bundle."""
 
     old: Path
     new: Path
@@ -179,7 +179,7 @@ class _Swap:
         self.written: dict[str, Written] = {}
 
     def write(self, progress: Progress) -> None:
-        """Writes the weight store, the original program, and every target that the new weights change."""
+        """Writes the weight store, the original program, and every target whose files the new weights change."""
         with progress("rewrite"):
             fused = rewrite(self.program, self.plan)
         with progress("write weights"):
@@ -201,10 +201,11 @@ class _Swap:
                 self.written[name] = write_target(name, programs[name], self.new, store=given)
 
     def _refers(self, name: str, program: Program, news: Collection[str]) -> bool:
-        """Returns whether an artifact may stay as it is.
+        """Returns whether an artifact may be kept because it only refers to the weight store.
 
-        It may stay if its code is the program's, all its weights are in the store, and it refers to every tensor of the
-        store that changed. AOTInductor compiles the values of the smallest weights into its code, without a reference.
+        It may be kept if its code is the program's, all its weights are in the store, and it refers to every tensor of
+        the store that changed. The last condition fails for some artifacts of AOTInductor, which compiles the values of
+        the smallest weights into its code.
         """
         table = None if self._is_onnx(name) else Table.of(self.old / self.manifest.targets[name])
         if table is None or table.files != (STORE,) or not table.keys >= set(news):
@@ -228,7 +229,7 @@ class _Swap:
 
 
 def _renew_sbom(bundle: Path, manifest: Manifest) -> None:
-    """Writes the SBOM again if the bundle now contains a library that the old bundle did not contain."""
+    """Writes the SBOM again if a library in the new bundle is missing from the old bundle or differs from it."""
     files = {f"{LIBRARIES}/{path.name}": measure_file(path) for path in (bundle / LIBRARIES).iterdir()}
     if any(manifest.files.get(name) != file for name, file in files.items()):
         (bundle / SBOM).unlink(missing_ok=True)
@@ -236,7 +237,7 @@ def _renew_sbom(bundle: Path, manifest: Manifest) -> None:
 
 
 def _rows(results: Mapping[str, Verified]) -> list[OutputRow]:
-    """Returns the rows of all targets, by target in sorted order.
+    """Returns the rows of all targets, sorted by the name of the target.
 
     Raises:
         FuseconvError: a target does not run.

@@ -1,4 +1,4 @@
-"""Measures the tactics of a bundle on this machine and stores them in it."""
+"""Measures the tactics of a bundle on this machine, and stores the measurements in the bundle."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Tuned:
 
     Attributes:
         measured: the measurements.
-        changed: the problems and sizes whose fastest tactic has changed.
-        ties: the entries of `changed` whose old and new tactic differ by less than the noise of their times.
+        changed: the problems and sizes whose fastest tactic differs from the bundle's earlier measurements.
+        ties: the entries of `changed` whose old and new tactics differ in time by no more than the noise.
     """
 
     measured: tactics.Measured
@@ -36,7 +36,7 @@ class Tuned:
 
     @property
     def sizes(self) -> int:
-        """The number of problems and sizes that were measured."""
+        """The number of measured combinations of a problem and a size."""
         return sum(len(sizes) for sizes in self.measured.problems.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,8 @@ def tune(
     Args:
         bundle: the folder of the bundle, which is replaced atomically. A symbolic link to the folder stays a link.
         target: the names of the targets to call. Default: all targets of the bundle.
-        seconds: the time limit for the calls of the first target. Every other target gets half of it.
+        seconds: the time limit for the calls of the first target, in seconds. The limit of every other target is half
+            as long.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -113,7 +114,7 @@ def tune(
         )
     with staged(folder, check_replaceable) as staging:
         link(folder, staging)
-        current = read_manifest(staging)  # another process may have replaced the bundle meanwhile
+        current = read_manifest(staging)  # another process may have replaced the bundle in the meantime
         known = tactics.read(staging / tactics.FILE)
         for name in (tactics.FILE, MANIFEST):  # writing through the links would change the files of the old bundle
             (staging / name).unlink(missing_ok=True)
@@ -134,7 +135,7 @@ def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    """Checks, before anything is measured, that a bundle can be replaced and the old bundle removed.
+    """Checks that a bundle can be replaced and the old bundle removed. It is called before anything is measured.
 
     Raises:
         FileError: the parent folder of the bundle, the bundle, or a folder in it is read-only.
@@ -149,7 +150,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _changes(old: Problems, new: Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the problems and sizes whose fastest tactic changed, and the changes that are within the noise."""
+    """Returns the problems and sizes whose fastest tactic changed, and those of the changes within the noise."""
     changed, ties = [], []
     for family, sizes in new.items():
         for size, times in sizes.items():

@@ -1,4 +1,4 @@
-"""Measures which matches to replace in each target of a filled bundle, and installs the chosen artifacts."""
+"""Measures which matches to replace in each target of a bundle, and moves the chosen artifacts into the bundle."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Tune = Literal["none", "quick", "full"]
 `full` measures every class of matches."""
 
 SECONDS: Mapping[Tune, float] = {"quick": 1.5, "full": 6.0}
-"""How long each artifact is timed, in seconds."""
+"""The approximate time that is spent on timing each artifact, in seconds."""
 
 
 START = 5.0
-"""The assumed duration of a race (a timing of several small artifacts in turn), in seconds."""
+"""The assumed duration of a race, which times several small artifacts with interleaved calls, in seconds."""
 
 
 def tune_of(wanted: Tune | None, device: str) -> Tune:
-    """Validates the `tune` argument, and replaces None by the default: `quick` on CUDA and `none` on a CPU.
+    """Validates and returns the `tune` argument. Returns the default for None: `quick` on CUDA, `none` on a CPU.
 
     Raises:
         UsageError: the argument is not one of `none`, `quick` and `full`.
@@ -60,13 +60,13 @@ def measure_choices(
     """Times each target with and without its classes of matches, and keeps the fastest artifact.
 
     Args:
-        filling: the verified bundle. The chosen plan, artifacts and verification results replace its own.
+        filling: the verified bundle. The chosen plan, artifacts and verification results replace the bundle's own.
         how: how much is measured.
-        begun: when the conversion began, on the monotonic clock. Quick tuning may take as long as the conversion has
-            taken so far, and at least `LEAST` seconds.
-        progress: called with the name of each step.
-        kept: for each target whose unfused artifact is needed later, the folder to which the bundle with that artifact
-            is moved. Nothing is moved if the unfused artifact was chosen.
+        begun: the time at which the conversion began, in seconds of `time.monotonic`. Quick tuning may take as long as
+            the conversion has taken so far, or `LEAST` seconds if that is longer.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+        kept: the folders to which bundles with unfused artifacts are moved for later use, by the name of the target.
+            Nothing is moved if the unfused artifact is the chosen one.
     """
     if how == "none":
         return
@@ -111,7 +111,7 @@ def measure_choices(
 
 
 def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
-    """Groups the targets by folder, the fastest group to write first.
+    """Returns the names of the targets grouped by folder. The group that is fastest to write comes first.
 
     Targets in one folder, such as onnx and onnx-plugin, share their weights, and therefore their plan.
     """
@@ -124,7 +124,7 @@ def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Bench:
-    """Writes bundles into a scratch folder, only to time them."""
+    """Writes bundles into a temporary folder, so that they can be timed."""
 
     filling: Filling
     classes: Classes
@@ -133,10 +133,10 @@ class _Bench:
     _made: dict[Path, tuple[dict[str, Written], dict[str, Verified]]] = field(default_factory=dict)
 
     def write(self, left: Left) -> Path:
-        """Writes and verifies the targets without replacing the classes in `left`. Returns the folder.
+        """Writes and verifies a bundle in which the classes in `left` are not replaced, and returns its folder.
 
         Raises:
-            FuseconvError: a target fails, or an output differs and is not a known limit of the target.
+            FuseconvError: a target fails, or an output differs and this is not a known limit of the target.
         """
         folder = self.scratch / f"{len(self._made)}.fuseconv"
         folder.mkdir()
@@ -147,11 +147,11 @@ class _Bench:
         return folder
 
     def install(self, chosen: Chosen) -> None:
-        """Moves the chosen artifacts into the bundle, unless they are already there."""
+        """Copies the chosen artifacts into the bundle, unless the bundle already contains them."""
         if chosen.folder in self._made:
             self.filling.exchange(chosen.folder, *self._made[chosen.folder])
 
     def keep_unfused(self, chosen: Chosen, path: Path) -> None:
-        """Moves the bundle with the unfused artifacts to a path, unless the unfused artifacts were chosen."""
+        """Moves the bundle with the unfused artifacts to `path`, unless the unfused artifacts were chosen."""
         if chosen.unfused not in (chosen.folder, self.filling.folder):
             shutil.move(chosen.unfused, path)

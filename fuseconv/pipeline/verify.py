@@ -1,4 +1,4 @@
-"""Verifies an existing bundle: each of its targets, in each runtime of this machine."""
+"""Verifies an existing bundle: every target, in Python or in every runtime of this machine."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def verify(
 
     Args:
         bundle: the folder of the bundle.
-        against: the original model. Default: its reference outputs are read from the bundle.
-        options: how to read `against`. If `inputs_file` is given, the model is run on the inputs in that file.
+        against: the path of the original model, which computes the expected outputs. Default: the expected outputs are
+            read from the bundle.
+        options: how to read `against`. If `inputs_file` is set, the targets are compared on the inputs in this file.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        A report with one row per target, case and output, which holds the measured errors. `ok` tells whether all rows
-        pass. In a bundle of several methods, a target of a method is named `METHOD/TARGET`.
+        A report with one row per target, case and output. A row gives the measured errors, and `ok` tells whether all
+        rows pass. In a bundle with several methods, a target of a method is named `METHOD/TARGET`.
 
     Raises:
-        UsageError: `against` is not the model that the bundle was converted from, or inputs are given without
+        UsageError: `against` is not the model from which the bundle was converted, or inputs are given without
             `against`.
         RefusedError: the bundle is damaged.
         FuseconvError: the original cannot be read, or a target does not run on this machine.
@@ -101,13 +102,13 @@ def verify_runtimes(
 
     Args:
         bundle: the folder of the bundle.
-        against: the original model, as in `verify`.
+        against: the path of the original model, as in `verify`.
         options: how to read `against`, as in `verify`.
-        build_runtime: whether to build fuseconv-run, once, if it is not found.
+        build_runtime: whether to build fuseconv-run if it is not found. The build is kept for later calls.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        A matrix with one cell per target and runtime. A cell holds its rows, or the reason why it is unavailable.
+        A matrix with one cell per target and runtime. A cell contains its rows, or the reason why it cannot run.
 
     Raises:
         FuseconvError: see `verify`; or fuseconv-run fails to build.
@@ -127,7 +128,7 @@ def verify_runtimes(
 def _original(
     manifest: Manifest, against: str | Path | None, options: Options, progress: Progress
 ) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
-    """Reads the original model, and the inputs in `options.inputs_file` if it is given. Both may be None."""
+    """Returns the original program or None, and the inputs in `options.inputs_file` or None if it is not set."""
     if against is None:
         if about := options.flags():
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Verifies what a server computes: sends the cases of a bundle to the server, and compares the outputs."""
+"""Verifies the outputs of a server: sends the cases of a bundle to the server, and compares the responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     """Verifies a model on a KServe v2 server against the reference outputs stored in a bundle.
 
     Args:
-        bundle: the folder of the bundle. The bundle is not loaded, and the server may run something else.
+        bundle: the folder of the bundle with the reference outputs. Its targets are not loaded, and the server may run
+            other software than fuseconv.
         url: the URL of the server, such as `http://127.0.0.1:8000` or `grpc://127.0.0.1:8001`. gRPC needs
             `fuseconv[grpc]`.
         model: the name of the model on the server. Default: the name of the bundle.
@@ -44,7 +45,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     Raises:
         RefusedError: the bundle is damaged.
         UpstreamError: the server does not answer, or does not have the model.
-        UsageError: the inputs of the model on the server differ from the bundle's inputs.
+        UsageError: the names or dtypes of the served model's inputs differ from the bundle's.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -70,7 +71,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
 
 
 def _client(url: str, model: str) -> Client | GrpcClient:
-    """Returns a client for the scheme of the URL."""
+    """Returns a gRPC client for a `grpc://` URL, and otherwise an HTTP client."""
     if not url.startswith("grpc://"):
         return Client(url, model)
     from fuseconv.serving.grpc_client import GrpcClient  # imported here because it needs packages that HTTP does not
@@ -97,7 +98,7 @@ def _spelled(inputs: Mapping[str, str]) -> str:
 
 
 def _target(described: Mapping[str, Any], manifest: Manifest) -> str | None:
-    """Returns the target that the server says it runs, to look up its limitations. None if it is not in the bundle."""
+    """Returns the name of the target that the server reports to run, or None if the bundle has no such target."""
     target = str(described.get("platform", "")).removeprefix("fuseconv_").replace("_", "-")
     return target if target in manifest.targets else None
 

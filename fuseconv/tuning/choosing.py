@@ -21,8 +21,8 @@ from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 
 GRACE = 30.0
-"""The time in seconds by which the budget may be exceeded to find out which classes slow the model down. It applies if the
-model with every match replaced is not faster than the unfused model."""
+"""The time in seconds by which the budget may be exceeded to find out which classes slow the model down. It applies if
+the model with every match replaced is not faster than the unfused model."""
 
 Left = frozenset[str]
 """The names of the classes whose matches are left unfused."""
