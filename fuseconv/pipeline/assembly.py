@@ -224,11 +224,11 @@ class Assembly:
         return write_target(name, fused, folder, self.op_files, None if name in self.self_contained else store)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
-        """Copies the op libraries into the folder of a bundle. Returns the relative paths of the copies in loading order."""
+        """Copies the op libraries into the folder of a bundle. Returns the copies' relative paths in loading order."""
         return copy_libraries(folder, self.program.contract.device, self.libraries)
 
     def write_sbom(self, folder: Path) -> None:
-        """Writes the SBOM of the libraries in the `lib` folder of a bundle. Raises FileError if a file is missing."""
+        """Writes the SBOM of the libraries in the `lib` folder of a bundle. Raises the errors of `sbom.write_sbom`."""
         write_sbom(folder, library.FOLDER)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:

@@ -214,7 +214,7 @@ class Filling:
         )
 
     def _take_out(self) -> bool:
-        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed target."""
+        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed one."""
         removed = [self.written.pop(name) for name in self.lost if name in self.written]
         for one in removed:
             remove_target(self.folder, one)
@@ -222,7 +222,7 @@ class Filling:
         return any(Path(one.path).parent in folders for one in self.written.values())
 
     def check_alike(self, found: Mapping[str, Verified], *, special: bool = True) -> None:
-        """Checks that other artifacts of some targets pass verification, apart from the known limits of these targets.
+        """Checks that other artifacts of some targets pass verification, apart from known limits of the targets.
 
         Args:
             found: the verification results of the other artifacts, by the name of the target.
@@ -279,7 +279,7 @@ class Filling:
             self.fill()
 
     def record(self, plan: Plan, tuned: Tuned | None) -> None:
-        """Records the times of the targets, and a plan whose steps differ from the current plan's only in their choices."""
+        """Records the times of the targets, and a plan that differs from the current plan only in its choices."""
         self.plan, self.tuned = plan, tuned
         (self.folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
         self._files = {}
@@ -304,7 +304,11 @@ class Filling:
 
 
 def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
-    """Returns the error for a conversion in which every target failed, of the class of the targets' errors if it is the same."""
+    """Returns the error for a conversion in which every target failed.
+
+    A single target's error is returned as it is. Otherwise, the error has the class of the targets' errors if they all
+    have the same class, and is an UnsupportedError if not.
+    """
     if len(lost) == 1:
         return next(iter(lost.values()))
     kinds = {type(error) for error in lost.values()}

@@ -137,6 +137,6 @@ def find_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of a program, with `forms` and without the `rejected` matches. Every step is tested numerically."""
+    """Returns a tested plan of a program, with the given forms and without the rejected matches."""
     device = program.contract.device
     return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected, forms=forms)

@@ -145,7 +145,7 @@ def convert_methods(
 
 
 def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
-    """Returns how the methods generate tokens, or None if they are not methods of a Hugging Face model that generates."""
+    """Returns how the methods generate tokens, or None if they are not the methods of a generating model."""
     known = [options for options in methods.values() if options.method in KNOWN]
     return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
 

@@ -120,7 +120,7 @@ class _Bench:
         return folder
 
     def race(self, base: Path, challengers: Sequence[Path]) -> list[Duel]:
-        """Times each challenger against the base with interleaved calls. Returns one result per challenger, in order."""
+        """Times each challenger against the base with interleaved calls. Returns one result per challenger."""
         return duels(
             base,
             challengers,
