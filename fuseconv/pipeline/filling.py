@@ -113,7 +113,7 @@ class Filling:
             raise _nothing_left(self.lost)
 
     def _write(self, fused: Program) -> None:
-        """Empties the folder, then writes and verifies every target that is not lost."""
+        """Empties the folder apart from the reference outputs, then writes and verifies every target that is not lost."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -196,7 +196,7 @@ class Filling:
         return False
 
     def _leave_out(self, verdict: Verdict) -> None:
-        """Replaces the plan by a new plan without the step that failed. Raises ParityError if no new plan may be made."""
+        """Makes a new plan without the step that failed. Raises ParityError if the plan may not be changed."""
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)

@@ -1,8 +1,9 @@
 """Runs each artifact in a process that loads only the bundle, and finds the cause of a failure.
 
-First, the fused program runs in PyTorch. If it fails there, a step of its plan is the cause. Then each target runs. If a
-target fails, it is written again from the captured program without fusions. If the unfused target fails too, the
+First, the fused program runs in PyTorch. If it fails there, a step of its plan is the cause. Then each target runs. If
+a target fails, it is written again from the captured program without fusions. If the unfused target fails too, the
 exporter or runtime of the target is the cause, and the target is left out. Otherwise a step of the plan is the cause.
+
 The guilty step is found by bisection over the number of executed steps, because steps depend on earlier steps. The
 target passes with only the steps before the guilty step, and fails if the guilty step is executed too.
 """
