@@ -64,7 +64,7 @@ class Listing(ABC):
 
     @abstractmethod
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the place of each operand of the op at position `at`. None for an input or a weight."""
+        """Returns the place of each operand of the op at position `at`. The place of an input or a weight is None."""
 
     @abstractmethod
     def arguments(self, at: int) -> list[str]:

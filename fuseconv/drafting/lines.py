@@ -60,7 +60,7 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
 
 
 def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
-    """Returns the names of an op's results, with `_` for a result without users. Returns None for one tensor."""
+    """Returns the names of an op's several results, with `_` for an unused result. Returns None for a single result."""
     selected = {int(user.args[1]): user for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
     if not selected:
         return None

@@ -181,7 +181,7 @@ def _check_memory(graph: Canonical, found: Subgraph) -> None:
 
 
 def _owners(node: Node, operands: Sequence[Node]) -> set[Node]:
-    """Returns the operands and op calls whose memory a node's value may share. The node itself if it is no view."""
+    """Returns the operands and op calls whose memory a node's value may share, or the node itself if it is no view."""
     shared = viewed(node.args[0]) if is_getitem(node) and isinstance(node.args[0], Node) else viewed(node)
     if node in operands or not shared:
         return {node}

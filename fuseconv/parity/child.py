@@ -1,4 +1,4 @@
-"""Verifies one bundle in a separate process, which runs no code of rules or models.
+"""Verifies one bundle in a separate process, which loads no code other than the bundle's.
 
 The request is JSON. For each target, the process writes one line with the target's name before it runs the target, and
 one line with the result afterwards. If a target crashes, the last line is therefore its name.

@@ -88,7 +88,7 @@ def verify(
 
 
 def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
-    """Runs one process and returns its results. After a crash or a timeout, that target's result is the last one."""
+    """Runs one process, and returns its results. They end with the first target that crashes or times out."""
     found: dict[str, Verified] = {}
     at = ""
     with forked("fuseconv.parity.child", json.dumps(request), before=_beforehand()) as process:

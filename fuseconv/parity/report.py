@@ -127,7 +127,7 @@ def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
 
 
 def telling(rows: Sequence[OutputRow]) -> Sequence[OutputRow]:
-    """Returns the rows from which a target's accuracy is summarized: those of ordinary cases, or all if none is.
+    """Returns the rows of ordinary cases, which describe a target's accuracy. Returns all rows if no case is ordinary.
 
     At the limits of f32, a single rounding error is 1e31, so special cases would dominate the largest error.
     """

@@ -164,7 +164,9 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts that all bundles of one conversion share. Besides the final bundle, there are bundles for measurements.
+    """The parts that all bundles of one conversion share: the final bundle and the temporary bundles.
+
+    Temporary bundles are written to find a fault or to measure.
 
     Attributes:
         program: the captured program.

@@ -113,7 +113,7 @@ class Filling:
             raise _nothing_left(self.lost)
 
     def _write(self, fused: Program) -> None:
-        """Empties the folder apart from the reference outputs, then writes and verifies every target that is not lost."""
+        """Empties the folder but for the reference outputs, then writes and verifies every target not lost."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -37,7 +37,7 @@ Race = Callable[[Path, Sequence[Path]], list[Duel]]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choice for the targets in one folder.
+    """The chosen classes and artifacts for the targets in one folder.
 
     Attributes:
         left: the names of the classes that are left unfused.
