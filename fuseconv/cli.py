@@ -171,6 +171,7 @@ def _unforeseen(error: Exception) -> FuseconvError:
 
 
 def _as_usage(error: click.ClickException, command: str) -> UsageError:
+    """Converts click's exception for an invalid command line into a UsageError."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else f"fuseconv {command}".strip()
     if isinstance(error, click.NoSuchOption) and error.possibilities:
@@ -188,6 +189,7 @@ class _Ending:
         self.command = next((word for word in arguments if not word.startswith("-")), "")
 
     def finish(self, outcome: Outcome) -> int:
+        """Prints the outcome of a command and returns the exit status: 0, or the status of the outcome's error."""
         status = outcome.error.exit_status if outcome.error is not None else 0
         try:
             if self.as_json:
@@ -208,6 +210,7 @@ class _Ending:
         return status
 
     def fail(self, error: FuseconvError, exit_status: int) -> int:
+        """Prints an error that ended the command, with its traceback if `--debug` is set. Returns `exit_status`."""
         if self.debug:
             streams.tell(traceback.format_exc().rstrip())
         if not self.as_json:
@@ -228,7 +231,7 @@ class _Ending:
 
 
 def _text(outcome: Outcome) -> str:
-    """Renders a result as text."""
+    """Renders the outcome of a command as text, without trailing spaces."""
     from rich.console import Console
 
     from fuseconv.commands.escaping import Escaping

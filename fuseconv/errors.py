@@ -159,7 +159,7 @@ class FileError(FuseconvError):
 
 
 def bug(error: BaseException) -> FuseconvError:
-    """Returns the error for an unexpected exception."""
+    """Wraps an unexpected exception in an error that asks the user to report a bug, and returns this error."""
     fix = "report it, with the output of `fuseconv --debug ...` and `fuseconv doctor`"
     return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=fix)
 
@@ -182,7 +182,7 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    r"""Escapes control characters and newlines, so that a path or a name cannot pass for a line of the output."""
+    r"""Escapes control characters and newlines, so that a path or a name cannot imitate another line of the output."""
     return printable(text).replace("\n", r"\n")
 
 

@@ -16,10 +16,11 @@ class Choice:
 
     Attributes:
         sample: whether to sample the token by its probability. Otherwise the most likely token is chosen.
-        temperature: a divisor for the logits, applied before sampling.
-        top_k: sample only from the `top_k` most likely tokens. None for all tokens.
-        top_p: sample only from the smallest set of most likely tokens whose probabilities add up to `top_p`.
-        suppress: the tokens that are never chosen.
+        temperature: the number above 0 by which the logits are divided before sampling.
+        top_k: the number of most likely tokens from which to sample. None to sample from all tokens.
+        top_p: the probability in (0, 1] that the tokens to sample from must reach in total. They are the smallest set
+            of most likely tokens that reaches it. 1 to sample from all tokens.
+        suppress: the ids of the tokens that are never chosen. Empty if every token may be chosen.
     """
 
     sample: bool = False
@@ -48,7 +49,7 @@ class Choice:
 
         Args:
             logits: the logits, of shape [batch, vocabulary].
-            generator: the random generator, on the same device as the logits.
+            generator: the random generator, on the same device as the logits. None for torch's default generator.
 
         Returns:
             The tokens, i64 of shape [batch].
@@ -67,7 +68,10 @@ class Choice:
         return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(-1)
 
     def _likeliest(self, scores: torch.Tensor) -> torch.Tensor:
-        """Excludes the least likely tokens, up to a total probability of 1 - top_p, but never the likeliest token."""
+        """Returns the scores with -inf for the least likely tokens, which together have at most probability 1 - top_p.
+
+        The most likely token always keeps its score.
+        """
         ordered, places = scores.sort(descending=False)
         removed = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
         removed[..., -1] = False

@@ -33,7 +33,7 @@ LIBRARY = "libfuseconv_runtime.a"
 """The static library that `build` stores beside the program. A C++ project passes it to CMake as FUSECONV_LIBRARY."""
 
 VARIABLE = "FUSECONV_RUN"
-"""The environment variable that names the program. It takes precedence over all other ways to find the program."""
+"""The environment variable that gives the path of the program. It takes precedence over the PATH and the cache."""
 
 HOW_TO_BUILD = "run `fuseconv verify BUNDLE --all-runtimes --build-runtime` once to build it"
 
@@ -48,7 +48,10 @@ _ERRORS: Mapping[int, type[FuseconvError]] = {
 
 
 def find() -> Path | None:
-    """Returns the program that FUSECONV_RUN names, else the one on the PATH, else the one that `build` has built.
+    """Returns the path of fuseconv-run, or None if the program is not found.
+
+    Searches in this order: the path in FUSECONV_RUN, the PATH, and the cache folder in which `build` stores the
+    program.
 
     Raises:
         UsageError: the program named by FUSECONV_RUN does not exist.
@@ -65,7 +68,7 @@ def find() -> Path | None:
 
 
 def unsupported(target: str) -> UnsupportedError | None:
-    """Returns the error that says why the C++ runtime does not support a target. None if it supports the target."""
+    """Returns an error that says why the C++ runtime does not support a target, or None if it supports the target."""
     why = spec_of(target).python_only
     others = sorted(
         name for name, other in TARGETS.items() if other.SPEC.runtime == "torch" and not other.SPEC.python_only
@@ -74,10 +77,10 @@ def unsupported(target: str) -> UnsupportedError | None:
 
 
 def check_buildable() -> None:
-    """Checks that the tools for `build` are installed.
+    """Checks that CMake, ninja or make, a C++ compiler and the JSON headers are installed, which `build` needs.
 
     Raises:
-        UnsupportedError: tools or headers are missing. The error lists all of them.
+        UnsupportedError: a tool or the headers are missing. The error lists everything that is missing.
     """
     compilers = (os.environ.get("CXX", "").partition(" ")[0], "c++", "g++", "clang++")
     headers = (json_headers(), Path("/usr/include"), Path("/usr/local/include"))
@@ -114,7 +117,7 @@ def build() -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             _cmake(Path(folder))
-            for name in (LIBRARY, NAME):  # atomic, and the program last, because another process may be building too
+            for name in (LIBRARY, NAME):  # each move is atomic; the program comes last, as other processes look for it
                 Path(folder, name).replace(program.with_name(name))
     except OSError as error:
         raise FileError(f"{NAME} cannot be stored: {error.strerror}", where=str(error.filename or program)) from error
@@ -123,7 +126,9 @@ def build() -> Path:
 
 @functools.cache
 def versions(program: Path) -> Mapping[str, str]:
-    """Returns the versions of `torch` and `onnxruntime` that the program uses, or `- REASON` for one it cannot use.
+    """Asks the program for the versions of its libraries, and returns them by name: `torch` and `onnxruntime`.
+
+    For a library that the program cannot use, the value is `- REASON` instead of a version.
 
     Raises:
         UpstreamError: the program does not start, or belongs to a different version of fuseconv.
@@ -147,22 +152,23 @@ def run(
     device: str,
     cuda_graphs: bool = False,
 ) -> list[dict[str, torch.Tensor]]:
-    """Starts the program, which loads a bundle once and runs every call.
+    """Runs all calls of a bundle in one process of the C++ runtime, which loads the bundle once.
 
     Args:
-        program: fuseconv-run.
+        program: the path of fuseconv-run.
         bundle: the folder of the bundle.
         target: a target of the bundle that the C++ runtime supports.
         calls: for each call, the inputs by name, on any device.
-        device: the device of the bundle.
-        cuda_graphs: whether each shape is captured in a CUDA graph at its first call. A failed capture raises
-            UnsupportedError.
+        device: the device of the bundle, `cpu` or `cuda`.
+        cuda_graphs: whether each input shape is captured in a CUDA graph at its first call.
 
     Returns:
         For each call, the outputs by name, on the CPU.
 
     Raises:
-        FuseconvError: the error that the program printed, as the same class; or UpstreamError if it crashed.
+        UnsupportedError: an input is complex, or `cuda_graphs` is True and a call cannot be captured.
+        UpstreamError: the program crashed, or skipped a call.
+        FuseconvError: the program printed an error. The exception has the class that this error has in Python.
     """
     from safetensors.torch import load_file, save_file
 
@@ -197,7 +203,7 @@ def run(
 
 
 def libraries(device: str) -> dict[str, str]:
-    """Returns the environment variables that let a C++ program find the shared libraries of Python packages.
+    """Returns the environment variables that let a C++ program find shared libraries installed as Python packages.
 
     The variables locate ONNX Runtime, unless FUSECONV_ONNXRUNTIME is already set, and for "cuda" the CUDA libraries.
     """
@@ -214,7 +220,7 @@ def libraries(device: str) -> dict[str, str]:
 
 
 def json_headers() -> Path | None:
-    """Returns the include folder of nlohmann/json.hpp, from FUSECONV_JSON or from the Python package, or None."""
+    """Returns the include folder for nlohmann/json.hpp: FUSECONV_JSON if set, else the Python package's, else None."""
     if named := os.environ.get("FUSECONV_JSON"):
         return Path(named)
     package = _package("nlohmann_json")
@@ -222,7 +228,13 @@ def json_headers() -> Path | None:
 
 
 def _said(status: int, text: str, program: Path) -> FuseconvError:
-    """Converts the error that the program printed before it exited into an exception."""
+    """Returns an exception for the error that the program printed to stderr before it exited.
+
+    Args:
+        status: the exit status, which gives the class of the exception.
+        text: the program's stderr. If it contains no error message, the result is an UpstreamError with its last lines.
+        program: the path of the program.
+    """
     match = _SAID.search(text.strip())
     if match is None or status not in _ERRORS:
         last = "\n".join(text.splitlines()[-3:])
@@ -231,7 +243,7 @@ def _said(status: int, text: str, program: Path) -> FuseconvError:
 
 
 def _cmake(folder: Path) -> None:
-    """Builds the program in a given folder with CMake."""
+    """Builds the program with CMake in the build folder `folder`. Raises UpstreamError if CMake fails."""
     settings: dict[str, object] = {"CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path}
     if (headers := json_headers()) is not None:
         settings["FUSECONV_JSON"] = headers
@@ -273,10 +285,14 @@ def _sources() -> Path:
 
 
 def _tool(name: str) -> str | None:
-    """Finds a program on the PATH or next to the Python interpreter, whose environment may not be activated."""
+    """Returns the path of a tool that is on the PATH or next to the Python interpreter, or None if there is none.
+
+    The second place matters if the interpreter's virtual environment is not activated.
+    """
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def _package(name: str) -> Path | None:
+    """Returns the folder of a Python package without importing the package, or None if it is not installed."""
     spec = importlib.util.find_spec(name)
     return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None

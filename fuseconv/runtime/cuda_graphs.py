@@ -12,17 +12,18 @@ Choice = Literal["auto"] | bool
 Shapes = tuple[tuple[int, ...], ...]
 
 CAPTURED = tuple(sorted(name for name, target in TARGETS.items() if target.SPEC.cuda_graphs))
-"""The targets that can be captured. ONNX Runtime has its own CUDA graphs, and torch.export programs can be compiled."""
+"""The targets whose calls can be captured in CUDA graphs. The other targets have alternatives: ONNX Runtime has its own
+CUDA graphs, and a torch.export program can be compiled."""
 
 
 @dataclass(frozen=True)
 class CudaGraphs:
-    """The state of the CUDA graphs of a model.
+    """The state of a model's CUDA graphs.
 
     Attributes:
-        shapes: the shapes of the inputs of each graph, padded to their bucket, in the order of capture.
+        shapes: for each graph, in the order of capture, the shapes of its inputs, padded to the size of a bucket.
         memory: the GPU memory of the graphs in bytes: inputs, outputs and intermediate values.
-        reason: why calls are not captured. None if calls are captured, now or as soon as a capture pays.
+        reason: why calls are not captured. None if calls are captured already, or will be once a capture saves time.
     """
 
     shapes: tuple[Shapes, ...]

@@ -19,7 +19,7 @@ _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 
 
 def environment(device: str) -> Environment:
-    """Describes this machine's hardware and package versions, as far as they matter for a device."""
+    """Returns this machine's hardware and package versions. For a device other than `cuda`, CUDA and GPU are None."""
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
     return Environment(
         python=platform.python_version(),
@@ -35,7 +35,7 @@ def environment(device: str) -> Environment:
 
 
 def device_name(device: str) -> str:
-    """Returns the name of this machine's GPU or processor, depending on the device."""
+    """Returns the name of the current GPU if the device is `cuda`, else the name of this machine's processor."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     lines = _CPUS.read_text(errors="replace").splitlines() if _CPUS.exists() else []
@@ -44,6 +44,7 @@ def device_name(device: str) -> str:
 
 
 def _version_of_any(*names: str) -> str | None:
+    """Returns the version of the first of these packages that is installed, or None if none of them is."""
     for name in names:
         try:
             return version(name)
@@ -56,7 +57,8 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
     """Checks that an artifact can run on this machine, before any part of it is loaded.
 
     Raises:
-        UnsupportedError: the machine, the GPU, the processor or a package version does not fit the artifact.
+        UnsupportedError: the artifact needs another machine architecture or GPU architecture, instructions that this
+            processor lacks, or a newer version of torch or ONNX Runtime.
     """
     problems, spec = [], spec_of(target)
     if made.machine != here.machine:
@@ -79,11 +81,12 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
 
 
 def _release(text: str | None) -> tuple[int, ...]:
-    """Returns the major and minor version. File formats and ABIs change only with these."""
+    """Returns the major and minor version, (0, 0) for None. File formats and ABIs change only with these numbers."""
     return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
 
 
 def _includes(here: str, made: str) -> bool:
+    """Returns whether a processor with the instruction set `here` can run code built for the instruction set `made`."""
     if here in _ISA and made in _ISA:
         return _ISA.index(made) <= _ISA.index(here)
     return here == made

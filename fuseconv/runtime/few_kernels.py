@@ -10,29 +10,32 @@ from __future__ import annotations
 from collections import Counter
 
 Problems = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""The content of tuning.json: maps a problem family to its sizes, a size to its tactics, and a tactic to its time."""
+"""The problems in tuning.json. They map a problem family to its sizes, a size to its tactics, and a tactic to its
+measurement, whose key `us` gives the time in microseconds."""
 
 EQUAL = 1.02
 """A tactic counts as equally good if its time is at most this multiple of the fastest tactic's time."""
 
 _ASKS = "aten"
-"""The tactic that calls torch, which asks cuBLAS for a kernel at each new size and may get one not launched before."""
+"""The tactic that calls torch. At each new size, torch asks cuBLAS for a kernel, which may be one that was never
+launched before."""
 
 _ASKS_IF = 1.1
 """The tactic `_ASKS` is used only where the best other tactic takes at least this multiple of the fastest time."""
 
 
 def few_kernels(problems: Problems) -> Problems:
-    """Keeps only the tactics that `few_of` chooses for each family. A family with one size keeps all tactics."""
+    """Returns the problems with only the tactics that `few_of` chooses. A family with one size keeps all its tactics."""
     return {family: _kept(sizes) if len(sizes) > 1 else sizes for family, sizes in problems.items()}
 
 
 def few_of(sizes: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """Returns a small set of tactics that contains, for each size, a tactic as good as the fastest.
+    """Returns a small set of tactics that serves every size.
 
-    The choice is a greedy set cover: the next tactic is the one that serves most of the remaining sizes, and among
-    equals the one with the smallest total time relative to the fastest. The tactic `_ASKS` serves only the sizes where
-    no other tactic is nearly as good.
+    A tactic serves a size if its time there is at most `EQUAL` times the fastest time. The tactic `_ASKS` serves only
+    the sizes at which every other tactic takes at least `_ASKS_IF` times the fastest time. The choice is a greedy set
+    cover: each step chooses the tactic that serves the most remaining sizes. Among tactics that serve equally many, it
+    chooses the one with the smallest sum of relative times, each divided by the fastest time at the same size.
     """
     chosen: list[str] = []
     left = {size: good for size, times in sizes.items() if (good := _good(times))}
@@ -45,7 +48,7 @@ def few_of(sizes: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def _good(times: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Returns the tactics that are as good as the fastest, each with its time divided by the fastest time."""
+    """Returns the tactics that serve a size, as `few_of` defines it, each with its time divided by the fastest time."""
     by_name = {tactic: time["us"] for tactic, time in times.items()}
     others = {tactic: us for tactic, us in by_name.items() if tactic != _ASKS}
     if others and min(others.values()) < _ASKS_IF * min(by_name.values()):
@@ -55,6 +58,7 @@ def _good(times: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def _kept(sizes: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Returns the sizes of a family with only the chosen tactics, and with `_ASKS` only at the sizes that it serves."""
     chosen = set(few_of(sizes))
     return {
         size: {name: time for name, time in times.items() if name in chosen and (name != _ASKS or name in _good(times))}

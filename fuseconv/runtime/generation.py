@@ -29,12 +29,12 @@ def generate(
 
     Args:
         methods: the methods of the bundle.
-        known: the model's settings for generation, such as its start and padding tokens.
+        known: the model's settings for generation, such as its start tokens and its padding token.
         inputs: the inputs by name. A missing `attention_mask` defaults to ones.
         choice: how the next token is chosen.
         max_new_tokens: the maximum number of new tokens.
-        eos: the tokens that end a sequence.
-        generator: the random generator.
+        eos: the ids of the tokens that end a sequence.
+        generator: the random generator. None for torch's default generator.
 
     Returns:
         The tokens, i64 of shape [batch, tokens]: for a decoder-only model the prompts followed by the new tokens,
@@ -63,7 +63,14 @@ def generate(
 
 
 class _Loop:
-    """Calls the methods for one batch, and passes the state that each call returns to the next call."""
+    """Calls the methods for one batch, and passes the state that one call returns to the next call.
+
+    Attributes:
+        methods: the methods of the bundle.
+        known: the model's settings for generation.
+        state: the state inputs of the next call, by name, such as the key-value cache.
+        fixed: the inputs that are the same in every call, by name.
+    """
 
     def __init__(self, methods: Mapping[str, Model], known: Generation) -> None:
         self.methods = methods
@@ -92,7 +99,7 @@ class _Loop:
 
 
 class _Prompt(_Loop):
-    """A decoder-only model, which continues a prompt."""
+    """Generates tokens with a decoder-only model, which continues a prompt."""
 
     def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Processes the prompt. Returns the prompt and the logits of the next token."""
@@ -118,7 +125,7 @@ class _Prompt(_Loop):
 
 
 class _Decoder(_Loop):
-    """An encoder-decoder model, whose decoder generates tokens from the encoder's output."""
+    """Generates tokens with an encoder-decoder model, whose decoder reads the encoder's output."""
 
     def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Encodes the inputs and processes the start tokens. Returns the start tokens and the next token's logits."""

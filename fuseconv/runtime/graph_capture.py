@@ -30,12 +30,12 @@ class Graph:
     """The captured graph of one input shape.
 
     Attributes:
-        inputs: the input buffers. They are outside of the memory shared by the graphs, because padding must persist.
+        inputs: the input buffers. They are outside the memory pool, because their padding must persist between replays.
         outputs: the output buffers, valid until the next launch of any graph.
         captured: the CUDA graph.
         copy_inputs: copies the inputs of a call into the input buffers or slices of them.
         copy_outputs: copies the output buffers or slices of them into other tensors.
-        streams: the handles of the streams that are registered with the allocator as users of the input buffers.
+        streams: the handles of the CUDA streams that are registered with the allocator as users of the input buffers.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -60,7 +60,7 @@ class Graph:
 
 
 def copier(dtypes: Sequence[torch.dtype]) -> Copy:
-    """Returns a function that copies a list of tensors with these dtypes, with one kernel launch per dtype."""
+    """Returns a function that copies tensors of these dtypes into other tensors, one launch per distinct dtype."""
     if len(set(dtypes)) <= 1:
         return _copy_alike if dtypes else lambda _places, _tensors: None
     groups = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
@@ -77,7 +77,13 @@ def _copy_alike(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor])
 
 
 def buffers(inputs: Sequence[torch.Tensor], has: Sequence[bool], padded: int) -> tuple[torch.Tensor, ...]:
-    """Returns contiguous copies of the inputs of a call. The inputs that have rows are padded to `padded` rows."""
+    """Returns contiguous copies of a call's inputs, the input buffers of a graph.
+
+    Args:
+        inputs: the inputs of the call.
+        has: for each input, whether its first axis is the batch. Such inputs are padded.
+        padded: the number of rows of the padded inputs.
+    """
     return tuple(
         repeated(x, padded if rows else len(x)) if x.dim() else x.clone() for x, rows in zip(inputs, has, strict=True)
     )
@@ -87,7 +93,7 @@ class Recorder:
     """Captures calls of a runner on the current device, all in one memory pool.
 
     Attributes:
-        pool: the memory pool. torch frees a pool with its last graph; call `renew` after that.
+        pool: the handle of the memory pool. torch frees the pool with its last graph. Call `renew` after that.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -106,7 +112,7 @@ class Recorder:
         return sum(int(segment["total_size"]) for segment in segments)
 
     def record(self, places: tuple[torch.Tensor, ...]) -> Graph:
-        """Captures a call with these inputs.
+        """Captures a call of the runner with these input buffers, and returns its graph.
 
         Raises:
             RuntimeError: an operation cannot be captured, or memory ran out.
@@ -128,8 +134,9 @@ class Recorder:
         return Graph(places, outputs, captured, copy_inputs, copy_outputs)
 
     def _recover(self, captured: torch.cuda.CUDAGraph) -> None:
+        """Makes torch's allocator and random generator usable again after a failed capture."""
         _ABANDONED.append(captured)
-        with suppress(RuntimeError):  # which means that torch has done it already
+        with suppress(RuntimeError):  # the error means that torch has already ended the allocation to the pool
             torch._C._cuda_endAllocateToPool(self._device, self.pool)
         # torch leaves its generator in the capture state, in which it would refuse to generate random numbers.
         generator = torch.cuda.default_generators[self._device]

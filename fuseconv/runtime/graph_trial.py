@@ -1,4 +1,4 @@
-"""Decides whether replays or direct calls are faster by timing both in turn. This module does not import torch."""
+"""Decides from interleaved timings whether replays or direct calls are faster. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ SAMPLES = 5
 """The number of timed calls of each kind, direct calls and replays."""
 
 FAST, SLOW = 1, 3
-"""The positions in the sorted times that are compared: a fairly fast direct call with a fairly slow replay. This
-ignores interruptions, and noise alone does not make a graph win."""
+"""The indices into the sorted times that are compared: a fairly fast direct call with a fairly slow replay. Thus a call
+that was interrupted is ignored, and noise alone does not make a graph win."""
 
 GAIN = 0.98
-"""A graph is kept if its replay takes at most this share of a direct call. A smaller gain is not worth the memory."""
+"""A graph is kept if a replay takes at most this share of the time of a direct call. A smaller gain is not worth the
+memory."""
 
 
 class Trial:
-    """Collects the times of direct calls and replays, and decides which are faster once there are enough of both.
+    """Collects the times of direct calls and replays, and decides which are faster after `SAMPLES` times of each.
 
     Attributes:
-        wins: whether replays are faster. None until there are enough times.
-        direct: the time of a direct call in seconds. 0 until there are enough times.
-        saving: the time that a replay saves of a direct call, in seconds.
+        wins: whether replays are faster. None until this is decided.
+        direct: the time of a direct call in seconds. 0 until `wins` is decided.
+        saving: the time of a direct call minus the time of a replay, in seconds. 0 until `wins` is decided.
     """
 
     def __init__(self, direct: Sequence[float] = ()) -> None:
-        """Starts with already known times of direct calls, which must be fewer than `SAMPLES`."""
+        """Starts with the times of earlier direct calls in seconds, which must be fewer than `SAMPLES`."""
         self.wins: bool | None = None
         self.direct = 0.0
         self.saving = 0.0
@@ -34,7 +35,7 @@ class Trial:
         self._times: tuple[list[float], list[float]] = (list(direct), [])
 
     def begin(self) -> bool | None:
-        """Returns the kind of the next timed call: True for a replay, False for a direct call, None for no more."""
+        """Returns how to make the next timed call: True for a replay, False for a direct call, None if none is left."""
         replayed = self._begun[True] <= self._begun[False]
         if self._begun[replayed] == SAMPLES:
             return None
@@ -42,7 +43,7 @@ class Trial:
         return replayed
 
     def add(self, replayed: bool, seconds: float) -> None:
-        """Adds the time of a call that `begin` has requested."""
+        """Adds the time of a call that `begin` has requested. Ignores the first replay."""
         if replayed and not self._is_loaded:
             self._is_loaded = True
             return
