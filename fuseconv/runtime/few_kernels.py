@@ -25,7 +25,7 @@ _ASKS_IF = 1.1
 
 
 def few_kernels(problems: Problems) -> Problems:
-    """Returns the problems with only the tactics that `few_of` chooses. A family with one size keeps all its tactics."""
+    """Returns the problems with only the tactics that `few_of` chooses. A family with one size keeps all tactics."""
     return {family: _kept(sizes) if len(sizes) > 1 else sizes for family, sizes in problems.items()}
 
 

@@ -1,9 +1,10 @@
-"""The policy of `cuda_graphs="auto"`: captures a shape when that pays, and drops it when another shape pays more.
+"""The policy of `cuda_graphs="auto"`: captures a graph that is expected to save time, and drops it for a better one.
 
-An account bounds the loss. A direct call credits the account with a hundredth of the call's time, and a replay credits
-the time that it saves. A capture debits its cost, except the first capture, which is free. Therefore calls take at most
-a hundredth longer than without graphs, plus one capture, whatever the sizes are. docs/adr/0018-graph-policy.md gives
-the reasons. All times are in seconds. This module does not import torch.
+An account, a balance in seconds, bounds the time that captures may cost. A direct call credits the account with a
+hundredth of the call's time, and a replay credits it with the time that the replay saves. A capture debits its own
+duration, except the first capture, which is free. Therefore calls take at most a hundredth longer than without graphs,
+plus one capture, for any sequence of input shapes. docs/adr/0018-graph-policy.md gives the reasons. All times are in
+seconds. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -15,45 +16,53 @@ from fuseconv.runtime.graph_policy import K, Step
 from fuseconv.runtime.graph_trial import Trial, median
 
 SHARE = 0.01
-"""The share of the time of direct calls that captures may cost, in addition to the time that graphs save."""
+"""The share of the time of direct calls that captures may take, in addition to the time that replays save."""
 
 BANK = 16.0
-"""The maximum balance of the account, in captures. Thus a change of the sizes cannot spend the gain of a whole day."""
+"""The maximum balance of the account, as a multiple of the cost of a capture. It limits how many captures a change of
+the input shapes can cause after a long run."""
 
 PRIOR_COST = 4.0
-"""The expected cost of the first capture, in direct calls. Later costs are estimated from the previous captures."""
+"""The expected cost of the first capture, as a multiple of the time of a direct call. The cost of later captures is
+estimated from previous captures."""
 
 LEAST_COST = 1e-3
 """The minimum expected cost of the first capture, in seconds."""
 
 PRIOR_SAVING = 0.5
-"""The expected saving of the first graph, as a share of a direct call. Later graphs are judged by the previous ones."""
+"""The expected saving of the first graph, as a share of the time of a direct call. For later graphs, the expected share
+is the mean of this value and the shares that earlier graphs saved."""
 
 MARGIN = 1.5
-"""A graph is dropped only for a graph that saves this many times more, so that two shapes do not evict each other."""
+"""A graph replaces other graphs only if it saves more than this multiple of the time that they save, so that two shapes
+do not evict each other by turns."""
 
 HALF_LIFE = 2048
-"""The number of calls after which earlier calls count half."""
+"""The number of calls after which the counts of earlier calls are halved."""
 
 KEYS = 512
 """The maximum number of shapes whose calls are counted."""
 
 AGAIN = 4096
-"""The number of calls of a shape after which replays and direct calls are compared again, as the load may change."""
+"""The number of calls of a shape after which its replays and direct calls are timed again, because the load on the
+machine may have changed. Also the number of calls for which a shape is not captured after its graph was rejected."""
 
 FIRST_TIMED = 4
-"""The number of timed direct calls of a shape without a graph. The first time, which may be slow, is ignored."""
+"""How many direct calls of a shape are timed before the shape has a graph. The first time is ignored, because the first
+call may be slow."""
 
 WATCHING = 12e-6
-"""The host time for counting and timing one call."""
+"""The assumed host time for counting and timing one call, in seconds."""
 
 LOOKING = 3e-6
-"""The host time for finding that a call has no graph."""
+"""The assumed host time for finding that a call has no graph, in seconds."""
 
 WATCHED = 0.005
-"""The share of a direct call that `WATCHING` may cost while there are no graphs. Other calls are not counted."""
+"""The share of the time of direct calls that counting and timing may take while there are no graphs. To stay within
+this share, some calls are made without being counted."""
 
 LONGEST_REST = 512
+"""The maximum number of consecutive calls that are not counted."""
 
 
 @dataclass
@@ -61,15 +70,17 @@ class _Shape:
     """The statistics of one shape.
 
     Attributes:
-        calls: the number of calls, in which earlier calls count less.
-        asks: the number of calls from which on the shape's graph is worth more than the graphs dropped for it.
-        begun: the number of direct calls that were requested to be timed before there was a graph.
-        known: how many times of these calls are known.
-        times: the times of these calls, without the first.
+        calls: the number of calls, halved every `HALF_LIFE` calls of the model.
+        asks: the value of `calls` above which a graph is worth more than the graphs that it would replace. 0 at first.
+        begun: the number of direct calls without a graph that the caller was asked to time.
+        known: the number of these calls whose time the caller has reported.
+        times: the times of these calls in seconds, without the first.
         size: the size of the graph in bytes. None if there is no graph.
-        trials: the trials of the graph: first of calls without contention from other streams, then of contended calls.
+        trials: two trials of the graph, for calls without and with contention from other streams. Empty without a
+            graph.
         left: for each trial, the number of calls until it is repeated.
         banned: the number of calls until the shape may be captured again, after its graph was slower or did not fit.
+            0 if it may be captured now.
     """
 
     calls: float = 0.0
@@ -84,7 +95,7 @@ class _Shape:
 
 
 class WhenItPays(Generic[K]):
-    """Captures a shape once the time that its calls have lost without a graph exceeds the cost of a capture."""
+    """A policy that captures a shape once a graph would have saved its calls more time than a capture costs."""
 
     def __init__(self, limit: int, memory: int, *, recurs: bool = False) -> None:
         """Starts without graphs.
@@ -113,7 +124,7 @@ class WhenItPays(Generic[K]):
         self._too_large: int | None = None
 
     def step(self, key: K, contended: bool) -> Step:
-        """Returns how a call is made."""
+        """Counts one call with these input shapes, and returns how the caller must make it."""
         shape = self._counted(key)
         if shape.size is not None:
             return self._graphed(shape, contended)
@@ -136,7 +147,7 @@ class WhenItPays(Generic[K]):
         return Step.DIRECT
 
     def timed(self, key: K, contended: bool, replayed: bool, seconds: float) -> bool:
-        """Records the time of a timed call. Returns whether the caller must drop the key's graph."""
+        """Records the time of a timed call. Returns True if the key's graph is slower and the caller must drop it."""
         if not replayed:
             # Follows shorter times at once but longer times slowly, because the first call of a shape takes long.
             known = self._direct
@@ -162,7 +173,11 @@ class WhenItPays(Generic[K]):
         return not trial.wins
 
     def room(self, key: K, size: int) -> tuple[K, ...] | None:
-        """Drops graphs to make room for `size` bytes, and returns their keys. None if the new graph is not worth it."""
+        """Makes room for a new graph of `size` bytes, and returns the keys of the graphs that the caller must drop.
+
+        Returns None if the caller must not capture, because the new graph is too large, or saves too little compared
+        with the graphs that it would replace.
+        """
         shape = self._shapes[key]
         if size > self._memory or (self._too_large is not None and size >= self._too_large):
             shape.banned = AGAIN
@@ -183,7 +198,7 @@ class WhenItPays(Generic[K]):
         return tuple(dropped)
 
     def captured(self, key: K, size: int, total: int, seconds: float) -> bool:
-        """Records a capture. Returns False if the graphs now exceed the limit and the caller must drop all graphs."""
+        """Records a capture. Returns False if the graphs exceed the memory limit, so that the caller must drop all."""
         if self._cost is None:  # the first capture is free, because no cost is known before it
             self._cost = seconds
         else:
@@ -214,12 +229,14 @@ class WhenItPays(Generic[K]):
         return shape
 
     def _forget(self) -> None:
+        """Halves the counts of all shapes. Evicts the shapes without a graph whose count falls below 1."""
         for shape in self._shapes.values():
             shape.calls /= 2
             shape.asks /= 2
         self._shapes = {key: x for key, x in self._shapes.items() if x.calls >= 1 or x.size is not None}
 
     def _graphed(self, shape: _Shape, contended: bool) -> Step:
+        """Returns how to make a call of a shape with a graph: as its trial asks, or the faster way after the trial."""
         shape.left[contended] -= 1
         if shape.left[contended] == 0:
             shape.left[contended], shape.trials[contended] = AGAIN, Trial()
@@ -240,7 +257,7 @@ class WhenItPays(Generic[K]):
         return Step.REPLAY
 
     def _pays(self, shape: _Shape) -> bool:
-        """Returns whether the calls so far would have saved the cost of a capture, had they been replays."""
+        """Returns whether to capture a shape: whether replays would have saved the cost, and the account covers it."""
         if shape.banned:
             shape.banned -= 1
             return False
@@ -252,19 +269,21 @@ class WhenItPays(Generic[K]):
         return self._cost is None or self._balance >= cost
 
     def _value(self, shape: _Shape) -> float:
-        """Returns the time that a graph would have saved over the recent calls of a shape."""
+        """Returns the time in seconds that a graph would have saved over the recent calls of a shape."""
         return shape.calls * self._saving(shape)
 
     def _saving(self, shape: _Shape) -> float:
+        """Returns the time in seconds that a replay saves: measured for this shape if known, otherwise expected."""
         if shape.trials and shape.trials[False].wins:
             return shape.trials[False].saving
         return self._expected(shape) * self._shares / self._judged
 
     def _expected(self, shape: _Shape) -> float:
-        """Returns the expected time of a direct call of a shape."""
+        """Returns the expected time of a direct call of a shape in seconds, 0 if no direct call was timed yet."""
         return median(shape.times) if shape.times else self._direct
 
     def _pay(self, seconds: float) -> None:
+        """Credits the account, up to its maximum balance, or debits it if `seconds` is negative."""
         most = self._most or BANK * PRIOR_COST * self._direct
         self._balance = min(self._balance + seconds, max(most, self._balance))
 
@@ -274,7 +293,10 @@ class WhenItPays(Generic[K]):
         shape.trials = []
 
     def _drawn_rest(self) -> int:
-        """Draws a random number of calls to skip, so that every call of a fixed cycle is counted in time."""
+        """Returns a random number of calls to make without counting, 0 if all calls are counted.
+
+        The number is random so that, if shapes recur in a fixed cycle, the calls of every shape are counted eventually.
+        """
         if not self._direct:
             return 0
         period = WATCHING / (WATCHED * self._direct)

@@ -14,9 +14,10 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class Step(Enum):
-    """How a call is made. The time of a timed call is reported to the policy once the time is known.
+    """How the caller makes a call: DIRECT calls the runner, and REPLAY replays the graph of the call's input shapes.
 
-    CAPTURE means a direct call followed by a capture. DROP_ALL means a direct call after all graphs are dropped.
+    TIMED_DIRECT and TIMED_REPLAY do the same, and the caller reports the time with `Policy.timed` once it is known.
+    CAPTURE means a direct call followed by a capture. DROP_ALL means that all graphs are dropped before a direct call.
     """
 
     DIRECT = auto()
@@ -39,7 +40,7 @@ class Policy(Protocol[K_contra]):
     rest: int
 
     def step(self, key: K_contra, contended: bool) -> Step:
-        """Returns how a call is made.
+        """Returns how the caller must make a call.
 
         Args:
             key: the shapes of the call's inputs.
@@ -47,10 +48,20 @@ class Policy(Protocol[K_contra]):
         """
 
     def timed(self, key: K_contra, contended: bool, replayed: bool, seconds: float) -> bool:
-        """Records the time of a timed call. Returns whether the caller must drop the key's graph."""
+        """Records the time of a timed call, and returns whether the caller must drop the key's graph.
+
+        Args:
+            key: the shapes of the call's inputs.
+            contended: the value that `step` received for this call.
+            replayed: whether the call was a replay. False for a direct call.
+            seconds: the time of the call in seconds.
+        """
 
     def room(self, key: K_contra, size: int) -> tuple[object, ...] | None:
-        """Returns the keys of the graphs to drop for a new graph of `size` bytes. None if that is not worth it."""
+        """Returns the keys of the graphs that the caller must drop before it captures a graph of `size` bytes.
+
+        Returns None if the caller must not capture the graph.
+        """
 
     def captured(self, key: K_contra, size: int, total: int, seconds: float) -> bool:
         """Records a capture.
@@ -59,7 +70,7 @@ class Policy(Protocol[K_contra]):
             key: the shapes of the captured call's inputs.
             size: the bytes of the new graph alone.
             total: the bytes of all graphs, including the memory that the graphs share.
-            seconds: the duration of the capture.
+            seconds: the duration of the capture in seconds.
 
         Returns:
             False if the graphs now exceed the memory limit. The caller must then drop all graphs.
@@ -67,7 +78,7 @@ class Policy(Protocol[K_contra]):
 
 
 class AtFirstSight:
-    """Captures every shape at its first call, and drops the least recently used graphs."""
+    """A policy that captures every shape at its first call. Evicts the least recently used graphs to make room."""
 
     def __init__(self, limit: int, memory: int) -> None:
         """Starts without graphs.
@@ -89,11 +100,11 @@ class AtFirstSight:
         return Step.REPLAY
 
     def timed(self, key: Hashable, contended: bool, replayed: bool, seconds: float) -> bool:  # noqa: ARG002
-        """Keeps every graph, however long a call took."""
+        """Ignores the time and returns False, because this policy keeps a graph however slow its replays are."""
         return False
 
     def room(self, key: Hashable, size: int) -> tuple[object, ...]:  # noqa: ARG002
-        """Returns the least recently used keys, as many as must be dropped to make room."""
+        """Evicts the least recently used graphs until a graph of `size` bytes fits, and returns their keys."""
         dropped = []
         while self._sizes and (len(self._sizes) >= self._limit or sum(self._sizes.values()) + size > self._memory):
             dropped.append(oldest := next(iter(self._sizes)))
@@ -101,7 +112,7 @@ class AtFirstSight:
         return tuple(dropped)
 
     def captured(self, key: Hashable, size: int, total: int, seconds: float) -> bool:  # noqa: ARG002
-        """Records a new graph. Forgets all graphs if they now exceed the memory limit."""
+        """Records a new graph and returns True. If the graphs now exceed the memory, forgets them and returns False."""
         self._sizes[key] = size
         if total > self._memory:
             self._sizes.clear()

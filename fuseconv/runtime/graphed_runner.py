@@ -37,7 +37,7 @@ for their own shape."""
 
 
 class GraphedRunner:
-    """Wraps a runner, and replays its calls from CUDA graphs where a policy decides so.
+    """Wraps a runner. For each call, a policy decides whether a CUDA graph is replayed or the runner is called.
 
     Replays from all threads and streams are serialized, because the graphs share memory. The outputs are copies.
     """
@@ -96,7 +96,7 @@ class GraphedRunner:
         """
         policy = self._policy
         if policy.rest > 0:
-            policy.rest -= 1  # a decrement lost to a race only lengthens the rest by one call
+            policy.rest -= 1  # if two threads race here, one decrement may be lost, which does no harm
             return self._runner(*inputs)
         if torch.cuda.current_device() == self._device:
             return self._call(inputs)
@@ -104,6 +104,7 @@ class GraphedRunner:
             return self._call(inputs)
 
     def _call(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Makes one call as the policy decides. Calls the runner directly while the caller captures a graph itself."""
         at = time.perf_counter()
         if torch.cuda.is_current_stream_capturing():
             return self._runner(*inputs)
@@ -158,7 +159,10 @@ class GraphedRunner:
     def _replay(
         self, graph: Graph, inputs: Sequence[torch.Tensor], rows: int, stream: torch.cuda.Stream
     ) -> tuple[torch.Tensor, ...]:
-        """Replays a graph. Padding rows keep old values, which have no effect because the model never mixes rows."""
+        """Copies the inputs into the graph's buffers, replays the graph, and returns copies of its outputs.
+
+        The padding rows of the buffers keep old values, which have no effect because the model never mixes rows.
+        """
         self._take_turn(stream)
         if stream.cuda_stream not in graph.streams:
             graph.used_on(stream)
@@ -200,6 +204,7 @@ class GraphedRunner:
             self._free.record(stream)
 
     def _record(self, shapes: Shapes, size: int, places: tuple[torch.Tensor, ...], stream: torch.cuda.Stream) -> None:
+        """Captures a call with these input buffers and stores the graph. Drops all graphs if they exceed the memory."""
         at, self._is_capturing = time.perf_counter(), True
         try:
             graph = self._recorder.record(places)
@@ -228,22 +233,23 @@ class GraphedRunner:
         return self._last if is_last and self._last is not None else torch.cuda.current_stream()
 
     def _take_turn(self, stream: torch.cuda.Stream) -> None:
-        """Makes a stream wait for the last use of the graphs' memory. Calls on one stream are in order already."""
+        """Makes a stream wait until the last use of the graphs' memory ends, unless that use was on the same stream."""
         if stream is not self._last:
             stream.wait_event(self._free)
             self._last, self._last_handle = stream, torch._C._cuda_getCurrentStream(self._device)
 
     def _without_padding(self, outputs: Sequence[torch.Tensor], rows: int) -> Sequence[torch.Tensor]:
+        """Returns the first `rows` rows of each batched output. Returns all outputs unchanged if `rows` is 0."""
         return [x[:rows] if has else x for x, has in zip(outputs, self._gives, strict=True)] if rows else outputs
 
     def _held(self) -> int:
-        """Returns the size of the graphs in bytes: input buffers, and the pool of outputs and intermediate values."""
+        """Returns the GPU memory of the graphs in bytes: input buffers, outputs and intermediate values."""
         if not self._graphs:
             return 0
         return self._recorder.bytes() + sum(graph.input_bytes() for graph in self._graphs.values())
 
     def _drop(self, dropped: Iterable[object]) -> None:
-        """Drops graphs after the last launch has finished."""
+        """Waits until the last launch of any graph has finished, and then drops the graphs with these keys."""
         keys = [key for key in self._graphs if key in set(dropped)]
         if keys:
             self._free.synchronize()
@@ -253,7 +259,11 @@ class GraphedRunner:
                 self._recorder.renew()
 
     def _give_up(self, error: RuntimeError, places: Sequence[torch.Tensor]) -> None:
-        """Disables captures after a failure, because an unsupported op or a lack of memory would fail again."""
+        """Disables all captures after a failed one, because an unsupported op or a lack of memory would recur.
+
+        Raises:
+            UpstreamError: captures are required. Otherwise, emits a RuntimeWarning.
+        """
         self._failure = UpstreamError(
             f"the model cannot be captured in a CUDA graph: {error}",
             where=_where(places),

@@ -1,4 +1,4 @@
-"""Loads a bundle with one or several methods. Each of several methods is a model with its own contract and target."""
+"""Loads a bundle of one or several methods. If there are several, each is a model with its own contract and target."""
 
 from __future__ import annotations
 
@@ -77,11 +77,12 @@ class Methods:
         Args:
             max_new_tokens: the maximum number of new tokens.
             sample: whether to sample tokens by their probabilities. Otherwise the most likely token is chosen.
-            temperature: a divisor for the logits, applied before sampling.
-            top_k: sample only from the `top_k` most likely tokens. Default: all tokens.
-            top_p: sample only from the smallest set of most likely tokens whose probabilities add up to `top_p`.
-            eos: the tokens that end a sequence. Default: the end tokens of the model.
-            seed: the seed for sampling. Default: the tokens differ between calls.
+            temperature: the number above 0 by which the logits are divided before sampling.
+            top_k: the number of most likely tokens from which to sample. Default: all tokens.
+            top_p: the probability in (0, 1] that the tokens to sample from must reach in total. They are the smallest
+                set of most likely tokens that reaches it. Default: all tokens.
+            eos: the id of the token that ends a sequence, or several such ids. Default: the model's end tokens.
+            seed: the seed for sampling. Default: torch's random state, so that the tokens differ between calls.
             inputs: the inputs of the model by name, such as `input_ids` [batch, tokens], i64. Prompts of different
                 lengths must be padded on the left, with an `attention_mask` of 0 at the padding. For a model with an
                 encoder, `decoder_input_ids` [batch, tokens] gives the first tokens. Default: the model's start token.
@@ -126,7 +127,7 @@ class Methods:
         )
 
     def swap(self, bundle: str | Path) -> None:
-        """Replaces the weights of one method after the other by those of another bundle, as `Model.swap` does.
+        """Replaces the weights of each method, one after the other, with the weights of another bundle.
 
         Raises:
             UsageError: the bundle does not exist, or has different methods, targets or contracts.
@@ -151,7 +152,7 @@ def load(
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
 ) -> Model | Methods:
-    """Loads a bundle.
+    """Loads a bundle, and returns a model that is called like the original module.
 
     A bundle is a program: loading it runs its author's code. The hashes in a bundle detect damage, not malice.
 
@@ -181,7 +182,8 @@ def load(
         RefusedError: the bundle is damaged, or a library in it is writable by everyone.
         UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
             ONNX Runtime than the installed one.
-        UpstreamError: no CUDA device is available, or the artifact failed to load, for example out of memory.
+        UpstreamError: the bundle needs a CUDA device but none is available, or the artifact failed to load, for example
+            because memory ran out.
 
     Examples:
         >>> model = fuseconv.load("mlp.fuseconv")

@@ -47,7 +47,7 @@ class Model:
         self._runner = runner
         self._ungraphed = ungraphed
         self._loaded: dict[str, Any] = {}  # the load options, which `with_weights` reuses
-        # The fields are named after the outputs. `rename` replaces invalid Python names by numbered ones.
+        # The fields are named after the outputs. `rename` replaces names that are invalid in Python with numbered ones.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
             outputs._make if len(contract.outputs) != 1 else lambda tensors: tensors[0]
@@ -65,7 +65,8 @@ class Model:
 
         Raises:
             ContractError: the inputs violate the contract.
-            UpstreamError: the artifact failed, for example out of memory, or a required CUDA graph capture failed.
+            UpstreamError: the artifact failed, for example because memory ran out, or a required capture in a CUDA
+                graph failed.
         """
         inputs = self.contract.bind(args, kwargs)
         grad = torch.is_grad_enabled()
@@ -87,7 +88,7 @@ class Model:
             torch._C._set_grad_enabled(grad)
 
     def swap(self, bundle: str | Path) -> None:
-        """Replaces the weights by those of a bundle that `fuseconv swap` made from the loaded bundle.
+        """Replaces the weights with the weights of a bundle that `fuseconv swap` made from the loaded bundle.
 
         Loads the artifact with the new weights while the old artifact stays in use, and then switches atomically: every
         call, from any thread, uses either only the old or only the new weights. During the swap, a GPU holds both
@@ -100,7 +101,12 @@ class Model:
         self._runner = self.with_weights(bundle)._runner  # one atomic assignment: a call reads `_runner` once
 
     def with_weights(self, bundle: str | Path) -> Model:
-        """Loads a copy of this model with the weights of another bundle. Raises the errors of `swap`."""
+        """Loads another bundle with the same target and options, and returns it as a new model.
+
+        Raises:
+            UsageError: the bundle does not exist, does not have the target, or has a different contract.
+            FuseconvError: the bundle does not load, as for `load`.
+        """
         folder = Path(bundle).absolute()
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
@@ -123,7 +129,7 @@ class Model:
         return zero_state(self.contract, **sizes)
 
     def next_state(self, outputs: Any) -> dict[str, torch.Tensor]:
-        """Returns the state for the next call, by input name, from the outputs of this call."""
+        """Returns the state for the next call, by input name. `outputs` is what the previous call returned."""
         return next_state(self.contract, outputs)
 
     def __repr__(self) -> str:
@@ -133,7 +139,7 @@ class Model:
 
     @property
     def cuda_graphs(self) -> CudaGraphs:
-        """The shapes captured in CUDA graphs so far, the memory of the graphs, and why other calls are not captured."""
+        """The shapes captured in CUDA graphs so far, the memory of the graphs, and why calls are not captured."""
         if isinstance(self._runner, GraphedRunner):
             return self._runner.status()
         return CudaGraphs((), 0, self._ungraphed)
@@ -155,7 +161,7 @@ def load(
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
-    """Returns the requested target, or the default target of the bundle.
+    """Returns the name of the requested target, or of the bundle's default target if `wanted` is None.
 
     If the targets were timed on a device of the same name, the default is the fastest target whose runtime is
     installed. Otherwise it is the first target of `PREFERENCE` that the bundle has.
@@ -196,7 +202,7 @@ def load_target(
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
 ) -> Model:
-    """Loads one target of a bundle that `open_bundle` has checked. Raises the errors of `load`."""
+    """Loads one target of a bundle that `open_bundle` has checked. Arguments and errors are those of `methods.load`."""
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     if cuda_graphs_memory is not None and cuda_graphs_memory < 0:
@@ -231,7 +237,10 @@ def load_target(
 
 
 def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
-    """Runs every check that does not need the target to be loaded. Raises the errors of `load`."""
+    """Checks whether a target can be loaded here, without loading it. Raises the errors of `methods.load`.
+
+    Checks the device, the runtime, this machine, the op libraries and their file permissions.
+    """
     contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
@@ -252,10 +261,10 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
 
 
 def check_device(device: str, folder: Path) -> None:
-    """Checks that the device of a bundle is available.
+    """Checks that a CUDA device is available if the bundle in `folder` needs one.
 
     Raises:
-        UpstreamError: the device is not available.
+        UpstreamError: no CUDA device is available.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(

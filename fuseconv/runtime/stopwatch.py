@@ -24,7 +24,7 @@ class Begun:
 
     Attributes:
         stream: the stream on which the call runs.
-        at: the time at which the host began the call.
+        at: the `time.perf_counter` time in seconds at which the host began the call.
         event: the event that the device records when it begins the call.
     """
 
@@ -34,7 +34,7 @@ class Begun:
 
 
 class Stopwatch(Generic[T]):
-    """Times calls, each identified by a value. Any thread may begin and end calls.
+    """Times calls. The caller identifies each call by a value of its own. Any thread may begin and end calls.
 
     Attributes:
         ended: the calls that the host has launched and that `finished` has not yielded yet.

@@ -43,11 +43,12 @@ class Measured:
     """The result of measuring a bundle.
 
     Attributes:
-        problems: the tactics and their times. After a measurement, only the few tactics that together serve all sizes.
-        calls: the number of sizes at which each target was called.
-        left: the number of sizes that were left out for each target, because time or memory ran out, or because the
+        problems: the tactics and their times. If new problems could be measured, only the few tactics that `few_kernels`
+            keeps.
+        calls: for each target, the number of sizes at which the target was called.
+        left: for each target, the number of sizes that were skipped, because time or memory ran out, or because the
             target failed at the size.
-        failures: the targets that do not run, with the reasons.
+        failures: for each target that does not run, the reason.
     """
 
     problems: Problems
@@ -71,15 +72,16 @@ def measure(
     known: Problems | None = None,
     frozen: bool = False,
 ) -> Measured:
-    """Measures targets of a bundle in a new process. The bundle is not changed.
+    """Measures the tactics of a bundle's targets in a new process. Does not change the bundle.
 
     Args:
         folder: the folder of the bundle, which was just opened or sealed.
         manifest: the manifest of the bundle.
         targets: the targets to call. Targets without tactics are left out.
         seconds: the time limit for the calls of the first target. Each other target gets half of this time.
-        known: the problems that are not measured again.
-        frozen: whether to measure nothing, and to let a target fail if it encounters a problem that is not in `known`.
+        known: the tactics of earlier measurements, whose problems are not measured again. None if there are none.
+        frozen: whether to call the targets without measuring. A target then fails if it encounters a problem that is
+            not in `known`.
 
     Raises:
         UpstreamError: the process cannot be started.
@@ -119,7 +121,7 @@ def measure(
 
 
 def read(path: Path) -> Problems:
-    """Reads tactics from a file. Returns no tactics if the file is missing.
+    """Reads tactics from a file in the format of tuning.json. Returns an empty dict if the file does not exist.
 
     Raises:
         RefusedError: the file is damaged, or has a different format version.
@@ -139,7 +141,7 @@ def read(path: Path) -> Problems:
 
 
 def _checked(problems: Any) -> Problems:
-    """Validates every value of a parsed file and returns the problems. Raises an error for an invalid value."""
+    """Validates every value of a parsed file and returns the problems. Raises ValueError or KeyError, for example."""
     found: Problems = {}
     for family, sizes in problems.items():
         for size, times in sizes.items():
@@ -163,12 +165,19 @@ def write(path: Path, problems: Problems) -> None:
 
 
 def merged(old: Problems, new: Problems) -> Problems:
-    """Merges tactics. Where both have the same problem at the same size, keeps the tactics of `new`."""
+    """Returns the tactics of `old` and `new`. At a size that both contain for a family, the tactics of `new` win."""
     return {family: {**old.get(family, {}), **new.get(family, {})} for family in old | new}
 
 
 def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
-    """Calls the targets of a bundle in this process, and writes the progress to the file `told`."""
+    """Calls the targets of a bundle in this process, and writes the progress as JSON to the file `told`.
+
+    Args:
+        bundle: the folder of the bundle.
+        told: the path of the file, which contains the fields `calls`, `left` and `failures` of `Measured`.
+        seconds: the time limit for the calls of the first target. Each other target gets half of this time.
+        targets: the names of the targets.
+    """
     folder = Path(bundle)
     manifest = read_manifest(folder)
     contract = manifest.contract

@@ -52,7 +52,7 @@ def warm_up(model: Callable[..., Any], contract: Contract, seconds: float) -> in
 def has_memory(
     model: Callable[..., Any], contract: Contract, sizes: Mapping[str, int], *, any_failure: bool = False
 ) -> bool:
-    """Calls a model once with random inputs. Returns whether memory sufficed for the inputs and the call.
+    """Calls a model once with random inputs. Returns False if memory ran out for the inputs or during the call.
 
     Args:
         model: the model, called with the inputs of the contract.
