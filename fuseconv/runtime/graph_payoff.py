@@ -70,7 +70,7 @@ class _Shape:
     """The statistics of one shape.
 
     Attributes:
-        calls: the number of calls, halved every `HALF_LIFE` calls of the model.
+        calls: the number of counted calls of the shape, halved every `HALF_LIFE` counted calls of the model.
         asks: the value of `calls` above which a graph is worth more than the graphs that it would replace. 0 at first.
         begun: the number of direct calls without a graph that the caller was asked to time.
         known: the number of these calls whose time the caller has reported.

@@ -28,7 +28,7 @@ from fuseconv.serving.tracing import LOGGER, Event, Trace
 from fuseconv.version import __version__
 
 GONE = 499
-"""The status in logs and metrics of a request whose client closed the connection before the response."""
+"""The HTTP status that logs and metrics record for a request whose client disconnected before the response."""
 
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 
@@ -63,12 +63,15 @@ def application(service: Service, bodies: Bodies) -> Starlette:
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
+    """Returns the error response for an unknown path, or for a method that the path does not support."""
     assert isinstance(error, HTTPException)
     what = f"{error.detail}: {request.method} {request.url.path[:200]}"
     return JSONResponse({"error": printable(what)}, error.status_code, headers=error.headers)
 
 
 class _Endpoints:
+    """The endpoints of the application. Each coroutine method handles one route."""
+
     def __init__(self, service: Service, bodies: Bodies) -> None:
         self._service = service
         self._bodies = bodies
@@ -157,4 +160,5 @@ class _Endpoints:
 
 
 def _state(name: str, holds: bool) -> Response:
+    """Returns the response of a health check: status 200 if the state holds, else 503."""
     return JSONResponse({name: holds}, 200 if holds else 503)

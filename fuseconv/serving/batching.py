@@ -41,6 +41,15 @@ class Limits:
 
 @dataclass(eq=False)
 class _Waiting(Generic[Item, Result]):
+    """A submitted request.
+
+    Attributes:
+        item: the request.
+        rows: the number of rows of the request.
+        since: the time of the event loop in seconds at which the request was submitted.
+        result: the future that receives the result or the exception.
+    """
+
     item: Item
     rows: int
     since: float
@@ -59,7 +68,7 @@ class Batcher(Generic[Item, Result]):
         """Creates a batcher.
 
         Args:
-            call: computes the results of a batch.
+            call: runs a batch, and returns one result per request, in the order of the requests.
             limits: the limits.
             observe: called for each batch with its number of requests, its number of rows, and the seconds that its
                 first request waited.
@@ -115,7 +124,7 @@ class Batcher(Generic[Item, Result]):
                     del self._groups[key]
 
     async def drain(self) -> None:
-        """Refuses new requests, and returns when all waiting requests are done."""
+        """Refuses new requests, and waits until all accepted requests are done."""
         self._draining = True
         self._begin()
         while self._tasks:
@@ -139,7 +148,10 @@ class Batcher(Generic[Item, Result]):
             task.add_done_callback(self._tasks.discard)
 
     def _due(self, group: deque[_Waiting[Item, Result]]) -> float:
-        """Returns the time at which the group's next batch is due: at once if it is full, else after the delay."""
+        """Returns the time at which the group's next batch is due, in seconds of the event loop's clock.
+
+        A full batch is due at once. Other batches are due when their first request has waited for the delay.
+        """
         rows = 0
         for one in group:
             rows += one.rows
@@ -177,7 +189,10 @@ class Batcher(Generic[Item, Result]):
     async def _settled(
         self, batch: Sequence[_Waiting[Item, Result]]
     ) -> list[tuple[_Waiting[Item, Result], Result | Exception]]:
-        """Runs a batch, or its halves if the batch fails. Returns the result or the error of each request."""
+        """Runs a batch, or its halves if the batch fails. Returns each request with its result or its exception.
+
+        Leaves out the requests that have timed out or whose clients have disconnected.
+        """
         batch = [one for one in batch if not one.result.done()]
         if not batch:
             return []

@@ -1,4 +1,4 @@
-"""Reads request bodies within limits of size, memory and time. Does not import torch."""
+"""Reads request bodies, with limits on the size of a body, the memory of all bodies, and the time. No torch import."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Bodies:
         Raises:
             BusyError: the memory for bodies is used up.
             EncodingError: the body is compressed.
-            RequestError: the declared length is not a number.
-            SlowBodyError: the body did not arrive in time.
-            TooLargeError: the body is too large.
+            RequestError: the header `content-length` is not a number.
+            SlowBodyError: the body did not arrive within the time limit.
+            TooLargeError: the body is larger than the maximum size.
         """
         if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
             what = f"the body has the content encoding {encoding[:32]}"
@@ -67,7 +67,7 @@ class Bodies:
 
 
 def _declared(request: Request) -> int:
-    """Returns the size that the request declares in its content-length, or 0 if it declares none."""
+    """Returns the size in bytes that the header `content-length` declares, or 0 if the header is missing."""
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit() and len(declared) < 19):
         raise RequestError(

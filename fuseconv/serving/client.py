@@ -1,4 +1,4 @@
-"""Calls a server, fuseconv's or another, over HTTP with the KServe v2 protocol. Does not import torch."""
+"""A client for servers of the KServe v2 protocol over HTTP, including other servers than fuseconv's. No torch import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARY = "binary_tensor_data"
 """The protocol extension for sending tensors as binary data."""
 
 MAX_ANSWER = 2**30
-"""The maximum size of a response in bytes, because the server is not trusted."""
+"""The maximum size of a response in bytes. A larger response is an error, because the server is not trusted."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Client:
             )
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Requests and returns the metadata of the server and of the model.
+        """Requests the metadata of the server and of the model, and returns both as parsed JSON objects.
 
         Raises:
             UpstreamError: the server does not answer, or does not have the model.
@@ -59,11 +59,11 @@ class Client:
         return self._json(self._send("/v2")[0]), self._json(self._send(self._path)[0])
 
     def infer(self, contract: Contract, arrays: Sequence[Array], *, binary: bool) -> Mapping[str, Tensor]:
-        """Sends one inference request and returns the outputs.
+        """Sends one inference request and returns the outputs by name.
 
         Args:
             contract: the contract of the model.
-            arrays: one array per input.
+            arrays: one array per input, in the order of the contract.
             binary: whether tensors are sent and received as binary data. JSON cannot express NaN and infinities.
 
         Raises:
@@ -114,7 +114,7 @@ class Client:
 
 
 def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> Body:
-    """Serializes an inference request that asks for every output.
+    """Serializes an inference request that requests every output of the contract.
 
     Raises:
         NotFiniteError: a value is NaN or infinite, which JSON cannot express, and `binary` is False.
@@ -132,7 +132,7 @@ def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> 
 
 
 def answer_of(content: bytes, header_length: str | None) -> dict[str, Tensor]:
-    """Parses the outputs from the body of a response.
+    """Parses the body of an inference response and returns the outputs by name.
 
     Args:
         content: the whole body.

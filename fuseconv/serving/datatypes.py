@@ -1,4 +1,4 @@
-"""Maps dtypes to the datatypes of the KServe v2 protocol, and these to NumPy dtypes. Does not import torch."""
+"""Maps dtypes to the KServe v2 protocol's datatypes, and those datatypes to NumPy dtypes. Does not import torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ARRAYS: Mapping[str, np.dtype[np.generic]] = {
     "UINT8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-"""Maps the protocol's datatypes to NumPy dtypes. NumPy has no bfloat16, so unsigned integers hold the bits."""
+"""Maps the protocol's datatypes to NumPy dtypes. NumPy has no bfloat16, so 16-bit unsigned integers store the bits."""
 
 
 def datatype_in_file(name: str) -> str:

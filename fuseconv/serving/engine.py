@@ -59,7 +59,7 @@ class Engine:
     """
 
     def __init__(self, bundle: Path, target: str | None = None, device: str | None = None) -> None:
-        """Loads a bundle, and calls the model once with the inputs of the first case that was verified.
+        """Loads a bundle, and calls the model once with the inputs of the first verification case in the bundle.
 
         Raises:
             FuseconvError: the bundle does not load, as for `fuseconv.load`, or the protocol has no datatype for a
@@ -138,7 +138,7 @@ class Engine:
         return [Result(version, dict(zip(self.contract.outputs, own, strict=True))) for own in each]
 
     def swap(self, bundle: Path) -> None:
-        """Replaces the weights by those of another bundle. Each batch uses either only the old or only the new weights.
+        """Replaces the weights with the weights of another bundle. Each batch uses either only old or only new weights.
 
         Raises:
             FuseconvError: the bundle does not load, as for `Model.swap`. The weights are unchanged.
@@ -149,13 +149,21 @@ class Engine:
         self.bundle = bundle
 
     def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
-        """Joins one input of all requests of a batch. Always copies, because binary data in a body may be unaligned."""
+        """Concatenates one input of all requests of a batch into a tensor on the model's device.
+
+        Args:
+            at: the position of the input in the contract.
+            arrays: the values of this input, one array per request. An input without rows is the same in all requests.
+
+        Returns:
+            The tensor. It is always a copy, because binary data in a request body may be unaligned.
+        """
         datatype = DATATYPES[self.contract.inputs[at].dtype]
         tensors = [to_torch(array, datatype) for array in arrays]
         return (torch.cat(tensors) if self._has_rows[at] else tensors[0].clone()).to(self.contract.device)
 
     def _check_device(self, error: Exception) -> None:
-        """Checks after an error whether the CUDA context still works, and records if the context is lost."""
+        """Checks after an error whether the CUDA context still works. If not, marks the engine as broken."""
         if self.contract.device != "cuda":
             return
         try:
@@ -171,13 +179,15 @@ def _version(bundle: Path) -> str:
 
 
 def _given_inputs(bundle: Path, contract: Contract) -> list[torch.Tensor]:
-    """Reads the inputs of the first case with which the bundle was verified."""
+    """Returns the inputs of the first verification case in the bundle, on the contract's device."""
     with safe_open(bundle / REFERENCE, framework="pt", device=contract.device) as file:
         return [file.get_tensor(f"0/input/{spec.name}") for spec in contract.inputs]
 
 
 def described_outputs(bundle: Path, contract: Contract) -> tuple[Described, ...]:
-    """Describes the outputs from the cases that are stored in a bundle. A size that differs between cases is -1.
+    """Returns the name, datatype and shape of each output, read from the verification cases in a bundle.
+
+    A size that differs between cases is -1, and so is the batch size of an output with rows.
 
     Raises:
         UnsupportedError: an output is complex.

@@ -1,4 +1,4 @@
-"""Converts tensors from and to JSON numbers, flat in row-major order or nested like the shape, without torch."""
+"""Converts between arrays and JSON numbers, which are flat in row-major order or nested like the shape. No torch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
 
 
 def numbers_of(array: Array, datatype: str, name: str) -> Array:
-    """Flattens an array to a form that the JSON serializer accepts.
+    """Returns the values of an array as a flat array in row-major order, which the JSON serializer accepts.
 
     Raises:
         NotFiniteError: the array contains NaN or infinities.

@@ -100,7 +100,7 @@ class Replica:
         return await answer(self._app, sent)
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """Swaps in the weights of the bundles in the configuration, while calls continue.
+        """Replaces the weights of each model that the configuration names, while calls continue.
 
         Raises:
             FuseconvError: a bundle does not load, or belongs to another model. The weights of the model that it was
@@ -137,6 +137,12 @@ class Front:
         return made
 
     async def _forward(self, sent: Sent) -> Answered:
+        """Sends a request to up to `TRIES` replicas, one after the other, until one of them answers.
+
+        Raises:
+            BusyError: every replica is at its limit of requests.
+            NoReplicaError: each of the replicas died.
+        """
         for tried in range(1, TRIES + 1):
             try:
                 answered: Answered = await self._replicas.answer.remote(sent)
@@ -157,10 +163,10 @@ class NoReplicaError(RequestError):
 
 
 def app(args: Arguments | Mapping[str, Any]) -> Application:
-    """Returns the application for `serve run`, a YAML file, or `ray.serve.run`.
+    """Returns the Ray Serve application, for `serve run`, a YAML file, or `ray.serve.run`.
 
     Raises:
-        ValueError: the arguments do not fit `Arguments`.
+        ValueError: an argument is missing, unknown or out of its range in `Arguments`.
     """
     args = Arguments.model_validate(args)
     most = args.queue * len(args.bundles)

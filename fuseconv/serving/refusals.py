@@ -15,7 +15,7 @@ class RequestError(FuseconvError):
 
 
 class ForbiddenError(RequestError):
-    """The server was not started with an option that the request needs."""
+    """The request needs an option without which the server was started."""
 
     status = 403
 
@@ -27,13 +27,13 @@ class NotFoundError(RequestError):
 
 
 class SlowBodyError(RequestError):
-    """The body did not arrive in time."""
+    """The body did not arrive within the time limit."""
 
     status = 408
 
 
 class TooLargeError(RequestError):
-    """The body is larger than the limit."""
+    """The body, or the JSON in it, is larger than the limit."""
 
     status = 413
 
@@ -51,7 +51,7 @@ class NotFiniteError(RequestError):
 
 
 class BusyError(RequestError):
-    """The queue, or the memory for bodies, is full."""
+    """The queue or the memory for request bodies is full."""
 
     status = 429
 
@@ -63,7 +63,7 @@ class DrainingError(RequestError):
 
 
 class LateError(RequestError):
-    """The outputs were not computed in time."""
+    """The outputs were not computed within the time limit."""
 
     status = 504
 

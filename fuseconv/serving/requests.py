@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Described:
-    """The properties of a tensor that the contract checks."""
+    """The properties of a tensor that `Contract.bind` checks, without the tensor's values."""
 
     dtype: str
     device: str
@@ -76,7 +76,11 @@ def read_request(body: bytearray, header_length: str | None, contract: Contract)
 
 
 def check_call(call: Sequence[Array], contract: Contract) -> None:
-    """Checks the shapes and values of arrays against the contract. Their order and dtypes must be right already.
+    """Checks the shapes and values of arrays against the contract.
+
+    Args:
+        call: one array per input, in the order and with the dtypes of the contract, which are not checked.
+        contract: the contract of the model.
 
     Raises:
         ContractError: a shape or a value violates the contract.
@@ -91,6 +95,7 @@ def check_call(call: Sequence[Array], contract: Contract) -> None:
 
 
 def _split(header_length: str, size: int) -> int:
+    """Parses the header `HEADER_LENGTH` and returns the size of the JSON in bytes, at most the body's `size`."""
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 16) or (
         int(header_length) > size
     ):
@@ -100,6 +105,7 @@ def _split(header_length: str, size: int) -> int:
 
 
 def _described(one: Input, device: str) -> _Described:
+    """Returns the dtype, device and shape of an input. Raises RequestError if the datatype is unknown."""
     if one.datatype not in SHORT:
         what = f"the input {one.name} has the unknown datatype {one.datatype!r}"
         raise RequestError(what, where=f"input {one.name}", fix=f"use one of {', '.join(SHORT)}")
@@ -107,7 +113,11 @@ def _described(one: Input, device: str) -> _Described:
 
 
 def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryview]:
-    """Splits the binary data after the JSON into the data of each input, in the order of the inputs."""
+    """Splits the binary data after the JSON, and returns the bytes of each input that is sent as binary data, by name.
+
+    Raises:
+        RequestError: the inputs declare more or fewer bytes than the body contains.
+    """
     contents: dict[str, memoryview] = {}
     at = 0
     for one in inputs:
@@ -124,6 +134,7 @@ def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryvie
 
 
 def _array(one: Input, spec: TensorSpec, contents: Mapping[str, memoryview]) -> Array:
+    """Returns the values of an input, from its JSON data or from its binary data in `contents`."""
     where = f"input {spec.name}"
     if (one.data is None) == (one.name not in contents):
         has = "no values" if one.data is None else "both data and binary data"
@@ -150,9 +161,9 @@ def _array(one: Input, spec: TensorSpec, contents: Mapping[str, memoryview]) -> 
 
 
 def _check_range(array: Array, spec: TensorSpec) -> None:
-    """Checks that integers are in the contract's range, in which parity was proved.
+    """Checks that the values of an integer input are in the contract's range, for which parity was proved.
 
-    A value outside of the range is usually an out-of-bounds index, which on a GPU ends the process.
+    A value outside the range is usually an out-of-bounds index, which ends the process on a GPU.
     """
     if spec.dtype[0] not in "iu" or not array.size:
         return
@@ -171,6 +182,7 @@ def _check_range(array: Array, spec: TensorSpec) -> None:
 
 
 def _outputs(message: InferRequest, contract: Contract) -> Mapping[str, bool]:
+    """Returns for each output to send, by name, whether to send it as binary data. By default, sends all outputs."""
     binary = message.parameters.binary_data_output
     if not message.outputs:
         return dict.fromkeys(contract.outputs, binary)

@@ -15,7 +15,7 @@ from fuseconv.serving.requests import HEADER_LENGTH
 
 @dataclass(frozen=True)
 class Tensor:
-    """An output: its datatype in the protocol, and its values."""
+    """A tensor of the protocol: its datatype, such as `FP32`, and its values."""
 
     datatype: str
     array: Array
@@ -30,7 +30,7 @@ class Body:
 
 
 def framed(header: Mapping[str, Any], blobs: Sequence[Array]) -> Body:
-    """Serializes a body: JSON, followed by the binary data of the arrays, if there are any."""
+    """Serializes the body of a request or response: JSON, followed by the binary data of the arrays, if any."""
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     if not blobs:
         return Body(text, {"content-type": "application/json"})
@@ -41,12 +41,12 @@ def framed(header: Mapping[str, Any], blobs: Sequence[Array]) -> Body:
 def write_response(
     model: str, version: str, request_id: str, outputs: Mapping[str, Tensor], binary: Mapping[str, bool]
 ) -> Body:
-    """Serializes the response to a request.
+    """Serializes the response to an inference request.
 
     Args:
         model: the name of the model.
         version: the version of the weights that computed the outputs.
-        request_id: the client's id for the request, or "".
+        request_id: the client's id for the request. Empty if the client gave none.
         outputs: every output of the model by name.
         binary: for each output to send, by name, whether to send it as binary data.
 

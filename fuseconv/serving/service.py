@@ -49,13 +49,13 @@ class Served:
         return await self._batcher.submit(arrays, engine.key(arrays), engine.rows(arrays))
 
     async def swap(self, bundle: Path) -> None:
-        """Replaces the weights by those of another bundle, while calls continue. Raises the errors of `Engine.swap`."""
+        """Replaces the weights with another bundle's, while calls continue. Raises the errors of `Engine.swap`."""
         async with self._exchange:
             await asyncio.to_thread(self.engine.swap, bundle)
         self._metrics.swap(self.name)
 
     async def drain(self) -> None:
-        """Refuses new requests, and returns when all waiting requests are done."""
+        """Refuses new requests, and waits until all accepted requests are done."""
         await self._batcher.drain()
         self._pool.shutdown()
 
@@ -76,6 +76,7 @@ class Served:
         return {"name": self.name, **described}
 
     async def _call(self, calls: Sequence[Call]) -> Sequence[Result]:
+        """Runs a batch in a worker thread, and records the time of the call."""
         begun = time.perf_counter()
         results = await asyncio.get_running_loop().run_in_executor(self._pool, self.engine.run, calls)
         self._metrics.call(self.name, time.perf_counter() - begun)
@@ -96,10 +97,10 @@ class Service:
         Args:
             engines: the engine of each model, by the model's name.
             limits: the limits of each model. If `rows` is 0, the limit is the largest bucket.
-            swap_from: the folder from which clients may load bundles as new weights. None if clients may not do this.
+            swap_from: the folder from which clients may load bundles as new weights. None to refuse such requests.
 
         Raises:
-            UsageError: the limits do not fit a bundle.
+            UsageError: `limits.rows` is set but no bundle has buckets, or it is larger than a contract allows.
         """
         if limits.rows and all(engine.contract.buckets is None for engine in engines.values()):
             what = "no bundle has buckets, so no requests can be batched"
@@ -120,7 +121,7 @@ class Service:
         return self.is_live and not self._draining
 
     def model(self, name: str, version: str | None = None) -> Served:
-        """Returns the model with a name.
+        """Returns the model with this name. If `version` is given, checks that the model's weights have this version.
 
         Raises:
             NotFoundError: no model has this name, or the model's weights have a different version.
@@ -144,6 +145,9 @@ class Service:
 
         Raises:
             ForbiddenError: the server was started without a folder for new weights.
+            DrainingError: the server is shutting down.
+            NotFoundError: there is no such model.
+            UsageError: `bundle` is a path instead of a name.
             FuseconvError: the bundle does not load, or belongs to another model. The weights are unchanged.
         """
         model = self.model(name)
@@ -160,13 +164,16 @@ class Service:
         await model.swap(model.engine.bundle if bundle is None else self._swap_from / bundle)
 
     async def drain(self) -> None:
-        """Refuses new requests, and returns when all waiting requests are done."""
+        """Refuses new requests to all models, and waits until all accepted requests are done."""
         self._draining = True
         await asyncio.gather(*(model.drain() for model in self.models.values()))
 
 
 def _max_rows(name: str, engine: Engine, wanted: int) -> int:
-    """Returns the maximum rows of a batch: the largest bucket, or the user's number if the contract allows it."""
+    """Returns the maximum number of rows in a batch: `wanted`, or by default the largest bucket.
+
+    Returns 1 if the bundle has no buckets. Raises UsageError if `wanted` is larger than the contract allows.
+    """
     buckets = engine.contract.buckets
     if buckets is None or wanted == 0:
         return engine.max_rows()

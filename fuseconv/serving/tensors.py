@@ -1,4 +1,4 @@
-"""Converts the protocol's arrays to tensors and back. Arrays store the bits of BF16 as unsigned integers."""
+"""Converts the protocol's arrays to tensors and back. Arrays store BF16 values as the bits in unsigned integers."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class Trace:
 
     @staticmethod
     def of(headers: Mapping[str, str]) -> Trace:
-        """Reads the identifiers from a request's headers. Replaces malformed values, which could mislead in a log."""
+        """Returns the identifiers in a request's headers. A malformed id could forge log entries, so it is replaced."""
         given = headers.get("x-request-id", "")
         found = _TRACEPARENT.fullmatch(headers.get("traceparent", "")[:256])
         return Trace(given if _ID.fullmatch(given) else uuid.uuid4().hex, found["trace"] if found else "")
 
 
 class Event:
-    """The content of a log line: an event name and named values, which are printed as `name=value ...`."""
+    """The content of a log line: the name of an event and named values. As text: `event=NAME name=value ...`."""
 
     def __init__(self, event: str, **fields: str | float) -> None:
         """Creates an event with its values. Leaves out empty values."""

@@ -54,7 +54,7 @@ class Batching:
 
 
 def tensors(contract: Contract, outputs: Sequence[Described]) -> tuple[list[Tensor], list[Tensor]]:
-    """Describes the inputs and outputs for Triton.
+    """Returns the name, datatype and shape of each input, and of each output.
 
     Raises:
         UnsupportedError: an input or output is a scalar, which Triton does not support.
@@ -73,7 +73,7 @@ def tensors(contract: Contract, outputs: Sequence[Described]) -> tuple[list[Tens
 
 
 def batching(contract: Contract, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Batching:
-    """Decides whether and how Triton may batch requests."""
+    """Decides whether Triton may batch requests. Returns the batch sizes, or a limit of 0 with the reason why not."""
     buckets = contract.buckets
     if buckets is None:
         return Batching(0, reason="the bundle has no buckets: convert with --bucket to batch requests")
@@ -100,7 +100,7 @@ def configuration(
     libraries: Sequence[str] = (),
     warm_up: Mapping[str, Tensor] | None = None,
 ) -> Message:
-    """Returns the configuration of a model, the message `ModelConfig`.
+    """Returns the content of a model's `config.pbtxt`, which is a `ModelConfig` message.
 
     Args:
         name: the name of the model.
@@ -138,11 +138,15 @@ def configuration(
 
 
 def type_of(datatype: str) -> Enum:
-    """Returns the name of a protocol datatype in a configuration."""
+    """Returns Triton's enum name for a datatype of the KServe v2 protocol, such as `TYPE_FP32` for `FP32`."""
     return Enum(f"TYPE_{datatype}")
 
 
 def _warm_up(rows: int, values: Mapping[str, Tensor], *, batched: bool) -> Message:
+    """Returns the message for one warm-up request: `rows` copies of the stored row, or the first case if not batched.
+
+    `values` describes the tensor in each data file, by file name.
+    """
     inputs = [
         {"key": name, "value": {**_without_name(one.described(batched=batched)), "input_data_file": name}}
         for name, one in values.items()
@@ -155,4 +159,5 @@ def _without_name(message: Message) -> Message:
 
 
 def _shape(sizes: Sequence[int | Dim]) -> tuple[int, ...]:
+    """Returns a shape in which each dynamic size is -1."""
     return tuple(-1 if isinstance(size, Dim) else size for size in sizes)

@@ -1,4 +1,4 @@
-"""Defines the model that Triton's Python backend runs: a loaded bundle that runs the requests of a batch together.
+"""Defines the class that Triton's Python backend instantiates to run a bundle, with compatible requests as a batch.
 
 The file `model.py` in a model repository imports this module. The module `triton_python_backend_utils` exists only in
 Triton's own processes.
@@ -32,7 +32,7 @@ class TritonPythonModel:
         """Loads the bundle.
 
         Raises:
-            FuseconvError: the bundle does not load here. Triton reports this error, and the model as not ready.
+            FuseconvError: the bundle does not load here. Triton logs this error and reports the model as not ready.
         """
         given = {key: one["string_value"] for key, one in json.loads(args["model_config"])["parameters"].items()}
         if args["model_instance_kind"] == "GPU":
@@ -41,7 +41,10 @@ class TritonPythonModel:
         self._engine = Engine(folder, given.get(TARGET))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Runs compatible requests together. Returns one response per request, in the order of the requests."""
+        """Runs requests, and returns one response per request in the same order. Requests with equal keys share a call.
+
+        An invalid or failing request gets an error response, and does not affect the other requests.
+        """
         answers: dict[int, Any] = {}
         groups: dict[Hashable, dict[int, Call]] = {}
         for at, request in enumerate(requests):
@@ -76,6 +79,7 @@ def _array(request: Any, spec: TensorSpec) -> Array:
 
 
 def _answer(result: Result, request: Any) -> Any:
+    """Returns Triton's response with the outputs that the request asks for."""
     wanted = [name for name in result.outputs if name in request.requested_output_names()]
     return backend.InferenceResponse([_tensor(name, result.outputs[name]) for name in wanted])
 

@@ -1,4 +1,4 @@
-"""Names the parameters in `config.pbtxt` that the model for the Python backend reads."""
+"""Defines the names of the parameters in `config.pbtxt` that `TritonPythonModel` reads."""
 
 BUNDLE = "bundle"
 """The parameter that gives the folder of the bundle, relative to the version's folder. Also the folder's name."""

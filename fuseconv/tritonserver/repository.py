@@ -44,7 +44,7 @@ from fuseconv.tritonserver.python_model import TritonPythonModel  # noqa: F401
 
 @dataclass(frozen=True)
 class Repository:
-    """A model in a repository.
+    """A model that was written to a model repository.
 
     Attributes:
         model: the folder of the model.
@@ -124,7 +124,12 @@ def write_repository(
 
 
 def _chosen(folder: Path, manifest: Manifest, backend: Backend, target: str | None) -> str | None:
-    """Returns the target to run. None means the bundle's default target on the machine where Triton runs."""
+    """Returns the target to run, or None for the bundle's default target on the machine where Triton runs.
+
+    Raises:
+        UsageError: the backend does not run the target, or the bundle does not have it.
+        UnsupportedError: the folder is a method of a bundle, and the backend is not `python`.
+    """
     if backend == "python":
         return None if target is None else choose_target(manifest, target, folder)
     known = (onnx_plugin.SPEC.name, onnx.SPEC.name) if backend == "onnxruntime" else (torchscript.SPEC.name,)
@@ -189,10 +194,11 @@ _WRITERS: Mapping[Backend, Callable[[Path, Manifest, str | None, Path], Files]] 
 def _write_warm_up(
     folder: Path, manifest: Manifest, inputs: list[Tensor], staging: Path, *, batched: bool
 ) -> dict[str, Tensor]:
-    """Writes the inputs of the first verified case as warm-up data, or only their first row for a batched model.
+    """Writes the inputs of the first verification case as warm-up data. For a batched model, writes only the first row.
 
     Returns:
-        A description of each file's tensor, by file name. Empty if an input is empty, and then nothing is written.
+        The name, datatype and shape of the tensor in each file, by file name. If an input has no elements, nothing is
+        written, and the result is empty.
     """
     found, contents = {}, {}
     with safe_open(folder / REFERENCE, framework="pt") as file:
@@ -209,11 +215,16 @@ def _write_warm_up(
 
 
 def _numbered(each: list[Tensor]) -> list[Tensor]:
+    """Appends each tensor's position to its name, as Triton's PyTorch backend requires: `NAME__0`, `NAME__1`."""
     return [Tensor(f"{one.name}__{at}", one.datatype, one.shape) for at, one in enumerate(each)]
 
 
 def _check_replaceable(model: Path) -> None:
-    """Raises UsageError if an existing path is neither an empty folder nor a model that fuseconv wrote."""
+    """Checks that an existing path may be replaced: it is an empty folder or a model that fuseconv wrote.
+
+    Raises:
+        UsageError: the path is anything else.
+    """
     config = model / CONFIG
     if is_plain(config) and read_plain(config).startswith(_MARK.encode()):
         return

@@ -17,7 +17,7 @@ class Enum(str):
 
 
 def spell(message: Message) -> str:
-    """Serializes a message as text."""
+    """Serializes a message in the text format, with one field per line."""
     return "\n".join(_lines(message)) + "\n"
 
 
