@@ -1,1 +1,1 @@
-"""Reports what this machine can build and run, and how to fix the rest."""
+"""Checks what this machine can build and run, and reports how to install what is missing."""

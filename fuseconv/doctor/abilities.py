@@ -1,4 +1,4 @@
-"""Determines for each target whether this machine can convert to it and load it in Python and C++, or how to fix it."""
+"""Determines which targets this machine can convert to, and load in Python and C++, and how to enable the others."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def abilities() -> Iterator[Ability]:
 
 
 def _lacking(check: Callable[[str, str], None], target: str, device: str) -> FuseconvError | None:
+    """Runs a check and returns the error that it raises, or None if it passes."""
     try:
         check(target, device)
     except FuseconvError as error:
@@ -56,17 +57,20 @@ def _lacking(check: Callable[[str, str], None], target: str, device: str) -> Fus
 
 
 def _convert(target: str, device: str) -> None:
+    """Checks that this machine can convert to a target. Raises FuseconvError if not."""
     library.library_paths(device)
     _load(target, device)  # an artifact is loaded and verified right after it is written
     TARGETS[target].check_machine(device)
 
 
 def _load(target: str, device: str) -> None:
+    """Checks that this machine can load a target in Python. Raises FuseconvError if not."""
     if TARGETS[target].SPEC.runtime == "onnxruntime":
         onnx_session.check_installed(device)
 
 
 def _load_in_cpp(target: str, device: str) -> None:  # noqa: ARG001 - the signature of a check
+    """Checks that this machine can load a target in C++. Raises FuseconvError if not."""
     if (error := cpp.unsupported(target)) is not None:
         raise error
     program = cpp.find()

@@ -32,10 +32,10 @@ class Finding:
     Attributes:
         name: what was checked.
         ok: whether the check passed.
-        found: what was found, in a few words.
-        fix: what to do if the check failed.
-        needed: whether fuseconv cannot work at all if the check fails. Other checks matter only for some targets or
-            sources.
+        found: what the check found, such as a version or the reason for a failure.
+        fix: what to do if the check failed. May be empty.
+        needed: whether a failure prevents all use of fuseconv, or for a bundle the use of its default target. The
+            other checks matter only for some targets or kinds of model files.
     """
 
     name: str
@@ -71,8 +71,8 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
     """Checks a bundle without loading any of its code.
 
     Returns:
-        The findings, and the error that prevents loading the default target, or None. The findings tell whether the
-        bundle is complete, where it was made, and which targets load here.
+        The findings: whether the bundle is complete, where it was made, and which targets load here. Then the error
+        that prevents loading the default target, or None if the default target loads here.
 
     Raises:
         UsageError: the bundle does not exist.

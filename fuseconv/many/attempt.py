@@ -21,28 +21,28 @@ from fuseconv.many.listing import Entry
 COMMAND = (sys.executable, "-m", "fuseconv")
 
 TRANSIENT = (5, 7)
-"""The exit statuses after which a conversion is retried: a tool or the device failed, for example out of memory, or
-fuseconv has a bug. A conversion that a signal ended is also retried. Other failures would only repeat."""
+"""The exit statuses after which a conversion is retried: a tool or the device failed, for example because memory ran
+out, or fuseconv has a bug. A conversion that a signal ended is also retried. Other failures would recur."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one model, as plain JSON values.
+    """The result of converting one model, as plain JSON values.
 
     Attributes:
         name: the name of the model.
         model: the path of the model.
         status: `made`, `kept` (the bundle was already up to date) or `failed`.
-        bundle: the folder of the bundle.
-        targets: the targets in the bundle.
+        bundle: the folder of the bundle. Empty if the conversion failed.
+        targets: the names of the targets in the bundle.
         fusions: the number of matches that were replaced.
-        max_abs: the largest absolute error against the original, over all targets.
-        seconds: the duration of the conversion, including all tries.
+        max_abs: the largest absolute error against the original, over all targets. None if there is none.
+        seconds: the duration of all tries in seconds.
         tries: the number of tries.
         exit_status: the exit status of the last try. -9 if the process was killed.
         error: what failed, where, and how to fix it. Empty if nothing failed.
-        fingerprint: the hash of everything that the bundle was made from.
-        manifest: the SHA-256 of the bundle's manifest.
+        fingerprint: the hash of the model, rules, options and versions from which the bundle was made.
+        manifest: the SHA-256 of the bundle's manifest. Empty if the conversion failed.
     """
 
     name: str
@@ -65,7 +65,11 @@ class Row:
 
 
 class Stopped:
-    """Tracks the running child processes, and kills them when the run is interrupted."""
+    """Tracks the running child processes, so that all can be killed when the run is interrupted.
+
+    Attributes:
+        is_set: whether the run was interrupted and no further child may be started.
+    """
 
     def __init__(self) -> None:
         """Starts without child processes."""
@@ -92,7 +96,7 @@ class Stopped:
             self._running.discard(child)
 
     def stop(self) -> None:
-        """Kills every child, and sets `is_set`, so that no further child is started."""
+        """Sets `is_set`, so that no further try begins, and kills every running child."""
         self.is_set = True
         with self._lock:
             for child in self._running:
@@ -106,15 +110,15 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: Stopped, fingerprint: str = "") -> Row:
-    """Converts a model in a child process, and retries after a transient failure.
+    """Converts a model in a child process, retries after a transient failure, and returns the row of the result.
 
     Args:
         entry: the model.
         folder: the folder in which the bundle is written, as `NAME.fuseconv`.
         tries: the maximum number of tries.
         limit: the time limit of one try in seconds.
-        stopped: kills the child if the run is interrupted.
-        fingerprint: the hash of everything that the bundle is made from, which is stored in the row.
+        stopped: tracks the child, to kill it if the run is interrupted.
+        fingerprint: the hash of what the bundle is made from, which is stored in the row.
     """
     bundle = folder / f"{entry.name}{SUFFIX}"
     words = ["convert", str(entry.model), "-o", str(bundle), *entry.words(), "--json"]
@@ -139,7 +143,7 @@ def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: St
 
 
 def _made(row: Row, bundle: Path, result: Mapping[str, Any]) -> Row:
-    """Completes the row of a successful conversion from the result that the command printed."""
+    """Returns the row of a successful conversion, completed from the result that the command printed."""
     targets = {name: one for name, one in result["targets"].items() if one["path"] is not None}
     errors = [one["parity"]["max_abs"] for one in targets.values() if one["parity"]["max_abs"] is not None]
     return replace(
@@ -154,7 +158,10 @@ def _made(row: Row, bundle: Path, result: Mapping[str, Any]) -> Row:
 
 
 def _run(command: list[str], limit: float, stopped: Stopped) -> tuple[int, dict[str, Any]]:
-    """Runs a command and kills it after the time limit. Returns its exit status and its JSON record."""
+    """Runs a command and kills it after `limit` seconds. Returns its exit status and the JSON object that it printed.
+
+    After a time-out, the status is -9. If the command printed no JSON, the record holds the last lines of its stderr.
+    """
     child = stopped.start(command)
     try:
         out, said = child.communicate(timeout=limit)
@@ -174,7 +181,7 @@ def _run(command: list[str], limit: float, stopped: Stopped) -> tuple[int, dict[
 
 
 def _said(record: Mapping[str, Any], status: int) -> str:
-    """Formats an error as up to three lines, as the command prints it."""
+    """Formats the error of a failed conversion as up to three lines: what failed, where, and how to fix it."""
     error = record.get("error") or {}
     if status < 0 and not error.get("message"):
         return f"the conversion was ended by the signal {signal.Signals(-status).name}\n  fix: use fewer --jobs"

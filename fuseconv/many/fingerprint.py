@@ -1,4 +1,4 @@
-"""Hashes what a bundle is made from: source, rules, options, versions. An unchanged hash means it is up to date."""
+"""Hashes what a bundle is made from. A bundle whose hash is unchanged is up to date and is not converted again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntim
 """The packages on which the content of a bundle depends."""
 
 FILES = ("inputs", "plan")
-"""The options, other than the rules, that name files which a conversion reads."""
+"""The options whose values are files that a conversion reads. The rules are hashed separately."""
 
 
 def fingerprint(entry: Entry, defaults: Options) -> str:
-    """Returns the hash of everything that a bundle is made from. `defaults` are the project's settings.
+    """Returns the SHA-256 of a model's files, rules, options, the files that options name, and the package versions.
+
+    Args:
+        entry: the model.
+        defaults: the options from the project's settings, which the options of the entry override.
 
     Raises:
         FileError: the model or a file in its options cannot be read.
@@ -46,6 +50,7 @@ def fingerprint(entry: Entry, defaults: Options) -> str:
 
 
 def _version(package: str) -> str | None:
+    """Returns the version of an installed package, or None if the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Writes the page of results: one row per model, with the errors of failed models. Does not import torch."""
+"""Writes an HTML page with the results: one row per model, and the errors of failed models. Does not import torch."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def write_index(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def _row(row: Row) -> str:
+    """Returns the HTML table row of a model."""
     name = escape(row.name)
     shown = f'<a href="{name}.json">{name}</a>'
     error = "" if row.max_abs is None else f"{row.max_abs:.1e}"

@@ -64,7 +64,10 @@ def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
 
     Args:
         path: a YAML file, or a folder of models. Paths in the file are relative to the file.
-        known: the options that a model may have.
+        known: the names of the options that a model may have, without leading dashes.
+
+    Returns:
+        The models: of a file in its order, and of a folder in the order of their paths.
 
     Raises:
         FileError: the file cannot be read.
@@ -88,6 +91,7 @@ def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
 
 
 def _of_folder(folder: Path) -> tuple[Entry, ...]:
+    """Returns the model files and Hugging Face folders in a folder, without options."""
     models = [
         path
         for path in sorted(folder.iterdir())
@@ -97,6 +101,7 @@ def _of_folder(folder: Path) -> tuple[Entry, ...]:
 
 
 def _of_file(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
+    """Parses a YAML list of models. Raises UsageError if it is invalid."""
     where = str(path)
     try:
         data = read_plain(path, MAX_SIZE)
@@ -115,6 +120,15 @@ def _of_file(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
 
 
 def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: int) -> Entry:
+    """Parses one model of a YAML list.
+
+    Args:
+        value: the item of the list: the path of the model, or a mapping with the key `model`.
+        shared: the options of all models, which the model's own options override.
+        known: the names of the valid options.
+        path: the path of the list.
+        at: the position in the list, counted from 1, for error messages.
+    """
     where = f"{path}, model {at}"
     given = {"model": value} if isinstance(value, str) else value
     if not isinstance(given, dict) or not isinstance(given.get("model"), str):
@@ -128,6 +142,7 @@ def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: 
 
 
 def _options(value: Any, known: Collection[str], folder: Path, where: str) -> Options:
+    """Validates a mapping of options, and resolves paths relative to `folder`. `where` is for error messages."""
     if not isinstance(value, dict):
         raise UsageError("the options must be a mapping", where=where, fix="write OPTION: VALUE")
     for key, one in value.items():
@@ -143,5 +158,5 @@ def _options(value: Any, known: Collection[str], folder: Path, where: str) -> Op
 
 
 def _located(value: str | bool | Sequence[str], folder: Path) -> str | bool | Sequence[str]:
-    """Resolves a path relative to the list's folder if it exists there. Otherwise returns the value unchanged."""
+    """Returns the path of a file in the list's folder if it exists. Otherwise returns the value unchanged."""
     return str(folder / value) if isinstance(value, str) and (folder / value).exists() else value

@@ -26,8 +26,8 @@ class How:
         jobs: the number of conversions that run at the same time.
         tries: the maximum number of tries of a conversion that fails for a transient reason.
         limit: the time limit of one try in seconds.
-        again: whether to convert again even if a bundle is up to date.
-        defaults: the project's settings. Bundles depend on these settings as they do on their own options.
+        again: whether to convert a model again even if its bundle is up to date.
+        defaults: the options from the project's settings. A change of these options makes bundles out of date.
     """
 
     jobs: int = 1
@@ -74,6 +74,7 @@ def convert_many(
 
 
 def _one(entry: Entry, folder: Path, how: How, stopped: Stopped) -> Row:
+    """Returns the stored row of an up-to-date bundle, or converts the model and returns the new row."""
     try:
         made_from = fingerprint(entry, how.defaults)
     except FuseconvError as error:
@@ -86,7 +87,13 @@ def _one(entry: Entry, folder: Path, how: How, stopped: Stopped) -> Row:
 
 
 def finished(folder: Path, name: str, made_from: str) -> Row | None:
-    """Returns the row of an existing bundle if it is up to date and unchanged since its conversion. Else None."""
+    """Returns the stored row of a bundle with the status `kept`, or None if the bundle must be converted again.
+
+    Args:
+        folder: the folder that contains the bundle `NAME.fuseconv` and the row `NAME.json`.
+        name: the name of the model.
+        made_from: the current fingerprint. The row must contain this fingerprint and the hash of the bundle's manifest.
+    """
     try:
         found = json.loads((folder / f"{name}.json").read_text())
         row = Row(**{**found, "targets": tuple(found["targets"])})
@@ -97,4 +104,5 @@ def finished(folder: Path, name: str, made_from: str) -> Row | None:
 
 
 def _manifest(folder: Path, name: str) -> str:
+    """Returns the SHA-256 of the manifest of the bundle `NAME.fuseconv` in a folder."""
     return hashlib.sha256((folder / f"{name}{SUFFIX}" / MANIFEST).read_bytes()).hexdigest()

@@ -1,1 +1,1 @@
-"""Writes an HTML file that shows the content of one bundle, or of two bundles side by side."""
+"""Writes an HTML report on one bundle, or on two bundles side by side."""

@@ -28,18 +28,18 @@ LIMIT = 256 << 20
 
 _FIRST = ("u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64", "c32", "c64", "c128", "bool", "bf16")
 _DTYPES = {**dict(enumerate(_FIRST, 1)), 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2", 34: "u32", 35: "u64"}
-"""Maps the numbers that stand for dtypes to short dtype names."""
+"""Maps the dtype numbers in an archive to short dtype names."""
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)(?:\n\s*(?!File ")([^\n]*))?')
 _OF_TORCH = re.compile(r"(^|(site|dist)-packages/)torch/")
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
-"""The module path that torch.export gives to ops outside of any module."""
+"""The module path that torch.export records for ops outside any module."""
 
 _VALUES = ("as_tensor", "as_tensors", "as_optional_tensors", "as_nested_tensors")
 
 
 def read_graph(path: Path, contract: Contract) -> Graph:
-    """Reads the graph of an archive.
+    """Reads the graph in a torch.export archive.
 
     Args:
         path: the path of the archive, in a bundle whose checksums were verified.
@@ -66,8 +66,11 @@ class _Reading:
     """The state of reading one graph.
 
     Attributes:
-        program: the serialized graph and its signature.
+        program: the serialized graph and its signature, as parsed JSON.
         contract: the contract of the program.
+        modules: the modules found so far. The first is the model itself.
+        files: the position of each source file found so far, by path.
+        nodes: the nodes read so far.
     """
 
     program: Mapping[str, Any]
@@ -91,6 +94,7 @@ class _Reading:
         return Graph(tuple(self.modules), tuple(self.files), tuple(self.nodes))
 
     def _add(self, node: Node, values: list[str]) -> None:
+        """Appends a node, and records that the node produces the values with these names."""
         self._places.update(dict.fromkeys(values, len(self.nodes)))
         self.nodes.append(node)
 
@@ -123,7 +127,7 @@ class _Reading:
 
     @cached_property
     def _weights(self) -> Mapping[str, str]:
-        """The model's name of each weight, by the weight's name in the graph."""
+        """The name of each weight in the model, such as `layer.weight`, by its name in the graph."""
         weights: dict[str, str] = {}
         for spec in self.program["signature"]["input_specs"]:
             ((kind, one),) = spec.items()
@@ -134,7 +138,7 @@ class _Reading:
 
     @cached_property
     def _dims(self) -> Mapping[str, str]:
-        """The text for each symbol: the name of the dim, or `NAME/STEP` for a dim with a step."""
+        """The text to print for each symbolic size: the name of its dim, or `NAME/STEP` for a dim with a step."""
         dims: dict[str, str] = {}
         for spec, name in zip(self.contract.inputs, self._inputs(), strict=True):
             for size, found in zip(spec.shape, self._values[name]["sizes"], strict=True):
@@ -169,7 +173,11 @@ class _Reading:
         return f"{self._weights[name]}: {self._type(name)}" if name in self._weights else name
 
     def _module(self, stack: str) -> int:
-        """Returns the position of the innermost module in a stack `key,path,class;...`. Adds modules that are new."""
+        """Returns the position in `modules` of the innermost module of a stack, and adds the modules that are new.
+
+        Args:
+            stack: the module stack of a node, outermost module first, as `key,path,class;key,path,class`.
+        """
         place = 0
         for entry in filter(None, stack.split(";")):
             _, path, kind = (*entry.split(",", 2), "", "")[:3]
@@ -185,6 +193,7 @@ class _Reading:
         return place
 
     def _line(self, trace: str) -> Line | None:
+        """Returns the innermost line of a stack trace outside torch, or of the whole trace. None if it is empty."""
         frames = _FRAME.findall(trace)
         own = [frame for frame in frames if not _OF_TORCH.search(frame[0])] or frames
         if not own:
@@ -194,7 +203,7 @@ class _Reading:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yields the names of the values in an argument or output. Skips subgraphs, whose names are local."""
+    """Yields the names of the values in a serialized argument or output. Skips subgraphs, whose names are local."""
     if isinstance(value, list):
         for one in value:
             yield from _names(one)
@@ -207,9 +216,11 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _expression(size: Mapping[str, Any]) -> str:
+    """Returns the expression of a symbolic size as SymPy constructor calls, or an empty string for a static size."""
     return str(size["as_expr"]["expr_str"]) if "as_expr" in size else ""
 
 
 def _rewrites(metadata: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns the rewrites that fuseconv recorded in a node's metadata, in order. Empty if there are none."""
     found: list[dict[str, Any]] = from_json(metadata.get("custom") or "{}").get("fuseconv", [])
     return found

@@ -36,9 +36,9 @@ class Match:
         ops: the op of each node.
         operands: the value that each pattern variable stands for, as text.
         replace: the statements of the rule's replacement.
-        applied: whether the match is replaced, in at least one target.
-        choices: the measurement of the match in each target where it was timed.
-        after: the positions of the nodes in the fused graph that replace the match.
+        applied: whether the match is replaced in at least one target.
+        choices: the measurement of the match, by the name of each target in which it was timed.
+        after: the positions in the fused graph's `nodes` of the nodes that replace the match. Empty if there are none.
     """
 
     rule: str
@@ -66,22 +66,22 @@ class Described:
         outputs: the names of the outputs.
         device: the device for which the bundle was made.
         dtype: the dtype of the weights.
-        targets: the file of each target.
-        mismatch: whether the bundle was kept although a row of its parity fails.
-        tolerance: the row of the tolerance table for the dtype.
+        targets: the file of each target, by the target's name.
+        mismatch: whether the bundle was kept although a row of its parity table fails.
+        tolerance: the row of the tolerance table for the dtype. Empty if the table has no such row.
         parity: one row per target, case and output, as in the manifest.
         left_out: the targets that the bundle does not contain, with the reasons.
         limits: the results that the runtimes compute differently for special values.
         tuned: the times of the targets. None if the targets were not timed.
-        gains: the times with and without each class of matches.
+        gains: for each class of matches that was timed, the time of a call with and without its fusions.
         rules: the rules that were applied.
-        docs: the descriptions of the applied rules that the package contains unchanged.
+        docs: the descriptions of applied rules, by the rule's name. Only rules that come with fuseconv, unchanged.
         matches: the matches of the plan, in order.
         misses: the places where rules do not apply, with the reasons.
-        captured: the graph of the model. None if the bundle has no `original/model.pt2`.
-        fused: the graph of the target export. None if the bundle does not have the target.
+        captured: the graph of the model before fusion. None if the bundle has no `original/model.pt2`.
+        fused: the graph of the export target. None if the bundle does not have this target.
         growth: the error at the borders of modules and matches. None if no result of `blame` was given.
-        files: the files of the bundle.
+        files: the size and hash of each file in the bundle, by its path.
     """
 
     name: str
@@ -112,11 +112,11 @@ class Described:
 
 
 def describe(folder: Path, blame: Path | None = None) -> Described:
-    """Reads a bundle of one method, or one method of a bundle.
+    """Reads everything that a report shows about a bundle of one method, or about one method of a bundle.
 
     Args:
         folder: the folder of the bundle or method.
-        blame: the file with the output of `fuseconv blame --json` for this bundle or method.
+        blame: the file with the output of `fuseconv blame --json` for this bundle or method. None if there is none.
 
     Raises:
         RefusedError: a file of the bundle is missing, damaged, swapped or unexpected.
@@ -159,6 +159,7 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
 
 
 def _name(folder: Path) -> str:
+    """Returns the name of a bundle's folder. For a method, returns `BUNDLE: METHOD`."""
     return f"{folder.parents[1].name}: {folder.name}" if folder.parent.name == METHODS else folder.name
 
 
@@ -169,6 +170,7 @@ def _docs() -> Mapping[str, str]:
 
 
 def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
+    """Reads the graph in a file of the bundle. Returns None if the bundle does not have this file."""
     return read_graph(folder / name, manifest.contract) if name in manifest.files else None
 
 
@@ -195,5 +197,6 @@ def _match(step: Step, targets: Collection[str], after: tuple[int, ...]) -> Matc
 
 
 def _operand(binding: Mapping[str, Any]) -> str:
+    """Formats the value that a pattern variable stands for in a match."""
     ((_, value),) = binding.items()
     return f"[{', '.join(map(_operand, value))}]" if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""Converts symbolic sizes in a torch.export archive, which are SymPy constructor calls, to ordinary arithmetic."""
+"""Formats the symbolic sizes in a torch.export archive, which are SymPy constructor calls, as ordinary arithmetic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def readable(text: str, names: Mapping[str, str]) -> str:
     """Formats a size: `2*seq + 1` for `Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))`.
 
     Args:
-        text: the constructor calls. They are parsed but not evaluated.
-        names: the text for each symbol.
+        text: the size as SymPy constructor calls. The text is parsed but not evaluated.
+        names: the text to print for each symbol. A symbol without a text is printed by its own name.
 
     Raises:
         ValueError: the text is too long, or is not an expression.
@@ -51,6 +51,7 @@ def _of(node: ast.expr, names: Mapping[str, str]) -> str:
 
 
 def _operand(node: ast.expr, outer: str, names: Mapping[str, str]) -> str:
+    """Formats an operand of the operation `outer`, in parentheses if the operand is itself an operation."""
     text = _of(node, names)
     inner = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SIGNS
     return f"({text})" if inner and outer != "Add" else text

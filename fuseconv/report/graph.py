@@ -1,4 +1,4 @@
-"""Defines the graph that a report draws: modules, and nodes with types, source lines and the rewrites behind them."""
+"""Defines the graph that a report draws: modules, and nodes with their types, source lines and rewrites."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Node:
         kind: whether the node is an input, an op or an output.
         op: the op, such as `aten.gelu.default`. Empty for an input or output.
         module: the position in `Graph.modules` of the innermost module that contains the node.
-        inputs: the positions in `Graph.nodes` of the nodes whose values the node uses, without weights.
-        arguments: the arguments as text, `name = value`.
+        inputs: the positions in `Graph.nodes` of the nodes whose values this node uses. Weights are left out.
+        arguments: the arguments, each as the text `name = value`.
         types: the types of the results, such as `f32[batch, 384]`.
         line: the innermost source line of the model that produced the node. None if unknown.
         made: the rewrites that created the node, in order. Empty if the node was captured.
@@ -75,11 +75,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph.
+    """The graph of a program, before or after fusion.
 
     Attributes:
         modules: the modules, each after the module that calls it. The first module is the model itself.
-        files: the source files.
+        files: the paths of the model's source files.
         nodes: the inputs, then the ops in execution order, then the outputs.
     """
 

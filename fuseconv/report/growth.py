@@ -17,13 +17,13 @@ _FIX = "write it with `fuseconv blame BUNDLE --against MODEL --json`"
 
 @dataclass(frozen=True)
 class Error:
-    """The error at the border of a module or match, in one case.
+    """The numerical error at the border of a module or match, in one test case.
 
     Attributes:
         node: the node of the captured program whose value is compared.
         layer: the path of the node's module. Empty for the model itself.
         op: the op of the fused program that computes the value.
-        rule: the rule of the match whose result the value is. None if the value is not the result of a match.
+        rule: the rule of the match that produces the value. None if no match produces it.
         rms_fp64: the root mean square of the fp64 reference.
         original: the root-mean-square error of the original in its own dtype. None if not finite.
         fused: the root-mean-square error of the fused program in PyTorch. None if not finite.
@@ -42,11 +42,11 @@ class Error:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The cause of a difference.
+    """The cause of a numerical difference.
 
     Attributes:
         meaning: the cause in words.
-        targets: the targets that differ for this cause. Empty if the program differs before a target is written.
+        targets: the targets that differ because of this cause. Empty if the program differs before a target is written.
         node: the first node that differs. None if the node was not found.
         rule: the rule to blame. None if no rule is to blame.
         detail: the finding in words. May be empty.
@@ -94,7 +94,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Found:
-    """The output of the command with `--json`. An empty result means that the command failed before it compared."""
+    """The output of `fuseconv blame --json`. The result is empty if the command failed before it compared anything."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
 
@@ -115,7 +115,8 @@ def read_growth(path: Path, nodes: Collection[str]) -> Growth:
 
     Raises:
         FileError: the file cannot be read.
-        UsageError: the file is not such an output, the command failed, or the file belongs to another model.
+        UsageError: the file is not an output of `fuseconv blame --json`, contains the error of a failed command, or
+            belongs to another model.
     """
     try:
         printed = _FOUND.validate_json(read_plain(path))

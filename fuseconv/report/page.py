@@ -1,4 +1,4 @@
-"""Writes the HTML file: the built page with the data inserted as JSON. Text from a bundle never becomes HTML."""
+"""Writes the report by inserting its data as JSON into the built HTML page. Text from a bundle never becomes HTML."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_built() -> None:
 
 
 def render(report: Report) -> bytes:
-    """Returns the HTML file, in UTF-8.
+    """Returns the content of the HTML file, encoded in UTF-8.
 
     Raises:
         UnsupportedError: the page was not built.

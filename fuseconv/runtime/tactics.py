@@ -43,7 +43,7 @@ class Measured:
     """The result of measuring a bundle.
 
     Attributes:
-        problems: the tactics and their times: if `frozen`, as read; otherwise only the tactics that `few_kernels` keeps.
+        problems: the tactics and their times. Unless `frozen` was set, only the tactics that `few_kernels` keeps.
         calls: for each target, the number of sizes at which the target was called.
         left: for each target, the number of sizes that were skipped, because time or memory ran out, or because the
             target failed at the size.

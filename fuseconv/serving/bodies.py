@@ -1,4 +1,4 @@
-"""Reads request bodies, with limits on the size of a body, the memory of all bodies, and the time. No torch import."""
+"""Reads request bodies, and limits their sizes, their total memory and their arrival time. Does not import torch."""
 
 from __future__ import annotations
 

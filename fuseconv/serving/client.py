@@ -1,4 +1,4 @@
-"""A client for servers of the KServe v2 protocol over HTTP, including other servers than fuseconv's. No torch import."""
+"""A client for any server that supports the KServe v2 protocol over HTTP. Does not import torch."""
 
 from __future__ import annotations
 

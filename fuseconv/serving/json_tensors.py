@@ -1,4 +1,4 @@
-"""Converts between arrays and JSON numbers, which are flat in row-major order or nested like the shape. No torch."""
+"""Converts between NumPy arrays and tensors in JSON, whose numbers are flat in row-major order or nested. No torch."""
 
 from __future__ import annotations
 

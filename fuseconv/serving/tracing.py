@@ -29,7 +29,7 @@ class Trace:
 
     @staticmethod
     def of(headers: Mapping[str, str]) -> Trace:
-        """Returns the identifiers in a request's headers. A malformed id could forge log entries, so it is replaced."""
+        """Returns the identifiers in a request's headers. Ignores malformed values, which could mislead in a log."""
         given = headers.get("x-request-id", "")
         found = _TRACEPARENT.fullmatch(headers.get("traceparent", "")[:256])
         return Trace(given if _ID.fullmatch(given) else uuid.uuid4().hex, found["trace"] if found else "")

@@ -32,7 +32,7 @@ class TritonPythonModel:
         """Loads the bundle.
 
         Raises:
-            FuseconvError: the bundle does not load here. Triton logs this error and reports the model as not ready.
+            FuseconvError: the bundle does not load here. Triton reports this error, and reports the model as not ready.
         """
         given = {key: one["string_value"] for key, one in json.loads(args["model_config"])["parameters"].items()}
         if args["model_instance_kind"] == "GPU":

@@ -215,7 +215,7 @@ def _write_warm_up(
 
 
 def _numbered(each: list[Tensor]) -> list[Tensor]:
-    """Appends each tensor's position to its name, as Triton's PyTorch backend requires: `NAME__0`, `NAME__1`."""
+    """Appends each tensor's position to its name, which the PyTorch backend reads: `NAME__0`, `NAME__1`."""
     return [Tensor(f"{one.name}__{at}", one.datatype, one.shape) for at, one in enumerate(each)]
 
 
