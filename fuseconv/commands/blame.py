@@ -112,12 +112,13 @@ def blame(
 
 
 def _beside(model: Path) -> Path:
-    """Returns the default folder for the scripts that reproduce differences: next to the model or bundle."""
+    """Returns the default folder for the scripts that reproduce differences, next to the model: `MODEL.blame`."""
     path = model.absolute()
     return path.with_name(f"{path.name if path.is_dir() and not (path / MANIFEST).is_file() else path.stem}.blame")
 
 
 def _error(found: Blame, model: Path) -> FuseconvError | None:
+    """Returns the error for a difference or for targets that could not be compared, or None if there is neither."""
     where, is_bundle = str(model), (model / MANIFEST).is_file()
     if found.faults:
         first = found.faults[0]

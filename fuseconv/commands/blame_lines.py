@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def print_blame(console: Console, found: Blame, *, everything: bool) -> None:
-    """Prints the verdicts. With `everything`, first prints the error at each border of a module or match."""
+    """Prints the verdicts, or that there is no difference, and the targets that could not be compared.
+
+    With `everything`, first prints a table of the error at each border of a module or match.
+    """
     if everything:
         _print_growth(console, found)
         console.print()
@@ -60,6 +63,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
 
 
 def _print_growth(console: Console, found: Blame) -> None:
+    """Prints one row per border of a module or match: its error in the original and in the fused program."""
     columns = ("node", "layer", "op", "rule", "rms", "original", "fused")
     table = Table(*columns, "ok", numbers=("rms", "original", "fused"))
     for one in found.growth:

@@ -1,4 +1,4 @@
-"""Completes words in a shell after `eval "$(_FUSECONV_COMPLETE=bash_source fuseconv)"`. Does not import torch."""
+"""Implements tab completion, after `eval "$(_FUSECONV_COMPLETE=bash_source fuseconv)"`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,16 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def complete(command: click.Command, instruction: str) -> int:
-    """Executes an instruction of the shell, and returns the exit status.
+    """Executes the instruction in the environment variable `VARIABLE`, and returns the exit status.
 
-    `bash_source` prints the completion script, and `bash_complete` prints the possible words. A command that is still
-    being typed may be invalid, so an error means only that there is nothing to complete.
+    Args:
+        command: the command group.
+        instruction: `bash_source` prints the completion script, and `bash_complete` prints the possible words. Other
+            shells have their own instructions.
+
+    Returns:
+        0 for success, and 1 if there is nothing to complete, for example because a command that is still being typed is
+        invalid. Otherwise the status of the error in writing the output.
     """
     try:
         return shell_complete(command, {}, "fuseconv", VARIABLE, instruction)
@@ -38,7 +44,7 @@ def complete(command: click.Command, instruction: str) -> int:
 
 
 class _Path(FuncParamType):  # type: ignore[type-arg]  # generic only from click 8.5 on
-    """A path parameter, for which the shell completes file names."""
+    """The type of a path parameter, for which the shell completes file names."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002 - click's signature
         """Leaves the completion of file names to the shell."""
@@ -49,7 +55,7 @@ PATH = _Path(Path)
 
 
 def words(names: Iterable[str]) -> Completer:
-    """Returns the completer for an option that takes one of these words."""
+    """Returns a completion function for an option whose value is one of these words."""
 
     def completed(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -58,7 +64,10 @@ def words(names: Iterable[str]) -> Completer:
 
 
 def lists(names: Iterable[str]) -> Completer:
-    """Returns the completer for an option that takes several of these words, separated by commas."""
+    """Returns a completion function for an option whose value is a comma-separated list of these words.
+
+    The function leaves out the words that the list already contains.
+    """
 
     def completed(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -69,7 +78,7 @@ def lists(names: Iterable[str]) -> Completer:
 
 
 def rule_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the name of a rule in the file of `--rules`, or by default in the rules that come with fuseconv."""
+    """Returns the rules whose names begin with `incomplete`, from the file of `--rules` or the default rules."""
     from fuseconv.rulebook import own_rules
 
     rules = own_rules.load_rules(context.params.get("rules"))

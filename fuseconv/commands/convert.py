@@ -264,4 +264,5 @@ def convert(
 
 
 def _names(given: tuple[str, ...]) -> list[str]:
+    """Splits comma-separated lists of names into one list."""
     return [name.strip() for names in given for name in names.split(",")]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fuseconv.many.attempt import Row
 
 NOT_LISTED = frozenset(("output", "json", "quiet", "verbose", "debug", "dry-run", "lock", "frozen", "help"))
-"""The options of `fuseconv convert` that apply to a single run, and not to a model in a list."""
+"""The options of `fuseconv convert` that apply to a single run and cannot be set for a model in a list."""
 
 
 class ModelsError(FuseconvError):
@@ -37,6 +37,7 @@ class ModelsError(FuseconvError):
 
 
 def _known() -> set[str]:
+    """Returns the options that a model in a list may have: the long names of `fuseconv convert`'s options."""
     long = {
         flag[2:] for option in convert.params for flag in (*option.opts, *option.secondary_opts) if flag[:2] == "--"
     }
@@ -95,6 +96,7 @@ def convert_many(models: Path, output: Path, jobs: int, tries: int, timeout: flo
 
 
 def _error(rows: Sequence[Row], output: Path) -> FuseconvError | None:
+    """Returns the error that names the failed models, or None if no model failed."""
     failed = [row for row in rows if row.status == "failed"]
     if not failed:
         return None

@@ -1,4 +1,4 @@
-"""The demonstration: finds a pretrained sentence-embedding model, and compares its targets with the original."""
+"""Finds the pretrained sentence-embedding model of `fuseconv demo`, and compares its targets with the original."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Embedded:
-    """The result of one target.
+    """The latency of one target, and the similarity of its embeddings to the original model's embeddings.
 
     Attributes:
         target: the name of the target. `eager` is the original model.
-        milliseconds: the median latency of one batch with all sentences.
-        cosine: the smallest cosine similarity between an embedding and the original model's embedding.
+        milliseconds: the median latency in milliseconds of one batch with all sentences.
+        cosine: the smallest cosine similarity, over all sentences, to the original model's embedding of the sentence.
     """
 
     target: str
@@ -40,7 +40,7 @@ class Embedded:
 
 
 def model_folder() -> Path:
-    """Finds the Hugging Face folder in the package. Does not import the package, which has further dependencies.
+    """Returns the Hugging Face folder in the package. Does not import the package, which has further dependencies.
 
     Raises:
         UsageError: the package is not installed.
@@ -67,14 +67,19 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq] and normalizes them. Returns f64."""
+    """Returns the normalized sentence embeddings, f64[batch, width]: the mean of each sentence's token vectors.
+
+    Args:
+        hidden: the token vectors, f32[batch, seq, width].
+        mask: the attention mask, i64[batch, seq]. Tokens with 0 do not count.
+    """
     hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # in f64, so that only the model adds error
     mean = (hidden * weights).sum(1) / weights.sum(1)
     return torch.nn.functional.normalize(mean, dim=-1)
 
 
 def original(folder: Path, device: str) -> Any:
-    """Loads the original model with transformers."""
+    """Loads the original model with transformers, in evaluation mode on the device."""
     from transformers import AutoModel
     from transformers.utils import logging
 
@@ -83,7 +88,11 @@ def original(folder: Path, device: str) -> Any:
 
 
 def embed(bundle: Path, targets: Sequence[str], device: str = "cpu") -> tuple[Embedded, ...]:
-    """Loads each target of a bundle, embeds the sentences, and compares the speed and embeddings with the original."""
+    """Embeds the sentences with each target of a bundle, and compares latency and embeddings with the original.
+
+    Returns:
+        One result for the original, which is named `eager`, followed by one result per target.
+    """
     folder = model_folder()
     inputs = tokenize(folder, SENTENCES, device)
     models: Mapping[str, Any] = {
@@ -106,4 +115,5 @@ def _call(model: Model, inputs: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _cosine(embedding: torch.Tensor, reference: torch.Tensor) -> float:
+    """Returns the smallest cosine similarity between corresponding rows, which must be normalized."""
     return float((embedding * reference).sum(-1).min())

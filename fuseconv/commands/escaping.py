@@ -1,4 +1,4 @@
-"""Defines a render hook for rich that escapes control characters in everything that is printed."""
+"""Defines a render hook for rich that escapes the terminal control characters in all printed text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from fuseconv.errors import printable
 
 
 class Escaping(RenderHook):
-    """Escapes control characters. Install it with `Console.push_render_hook`."""
+    """A render hook that escapes control characters. `Console.push_render_hook` installs it."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Wraps renderables so that their control characters are escaped."""
+        """Returns wrappers of the renderables whose output has its control characters escaped."""
         return [_Escaped(one) for one in renderables]
 
 
 class _Escaped:
+    """Renders another renderable, and escapes the control characters in its text but not rich's own control codes."""
+
     def __init__(self, inner: ConsoleRenderable) -> None:
         self.inner = inner
 

@@ -1,4 +1,4 @@
-"""Guards imports of packages that only some commands need. If one is missing, the error names the extra to install."""
+"""Guards imports of optional packages. If a package is missing, the error names the extra that installs it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from fuseconv.errors import UpstreamError
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Returns a context in which packages of an extra are imported.
+    """Returns a context manager for importing the packages that an extra of fuseconv installs.
+
+    Args:
+        extra: the name of the extra, as in `pip install 'fuseconv[EXTRA]'`.
 
     Raises:
-        UpstreamError: a package is not installed. The error names the extra.
+        UpstreamError: a package is not installed. The error names the package and the extra.
     """
     try:
         yield

@@ -18,7 +18,7 @@ READING = frozenset({*inspect.signature(reading).parameters, "rules"})
 
 
 def after_convert(bundle: Path) -> tuple[str, ...]:
-    """Returns the commands for a new bundle: verify the bundle, run it, and load it."""
+    """Returns the commands that verify a new bundle, run it, and load it in Python."""
     name = str(bundle)
     inputs = click.get_current_context().params["inputs_file"] or "inputs.safetensors"
     loaded = f"import fuseconv; model = fuseconv.load({json.dumps(name)})"
@@ -30,12 +30,15 @@ def after_convert(bundle: Path) -> tuple[str, ...]:
 
 
 def after_match(model: Path, plan: Path) -> tuple[str, ...]:
-    """Returns the command that executes a new plan on the model, with the same options for reading the model."""
+    """Returns the command that converts the model with a new plan and the same options for reading the model."""
     return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
 
 
 def after_draft(model: Path, path: Path, rule: str, *, is_pack: bool) -> tuple[str, ...]:
-    """Returns the commands for a drafted rule: build and test its op, check the rule, and see where it applies."""
+    """Returns the commands that check a drafted rule and show where it applies in the model.
+
+    For a rule pack, the first commands build the pack and test its op.
+    """
     trusted = ("--trust", "code") if is_pack else ()
     given = _given(READING - {"rules"})
     trusted_here = trusted if "code" not in click.get_current_context().params["trust"] else ()
@@ -51,7 +54,7 @@ def after_failure(model: Path) -> str:
 
 
 def _given(names: Collection[str] = READING) -> list[str]:
-    """Returns the options that were given on the command line, if their parameters are in `names`."""
+    """Returns the command-line words of the options that the user gave, limited to the parameters in `names`."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = str(option.name)

@@ -36,6 +36,7 @@ def inspect(path: Path, method: str | None, **source: Any) -> Outcome:
 
 
 def _bundle(manifest: Manifest) -> Outcome:
+    """Returns the content of the manifest of a bundle, or of one method."""
     from fuseconv.commands import results
     from fuseconv.commands.table import size_text
 
@@ -62,6 +63,7 @@ def _bundle(manifest: Manifest) -> Outcome:
 
 
 def _methods(folder: Path) -> Outcome:
+    """Returns the manifests of a bundle with several methods."""
     from fuseconv.commands import results
     from fuseconv.commands.table import size_text
 
@@ -84,6 +86,7 @@ def _methods(folder: Path) -> Outcome:
 
 
 def _signature(contract: Contract) -> str:
+    """Formats the inputs and outputs of a contract as `(INPUTS) -> (OUTPUTS)`."""
     return f"({', '.join(map(str, contract.inputs))}) -> ({', '.join(contract.outputs)})"
 
 
@@ -93,6 +96,7 @@ def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
 
 
 def _model(path: Path, options: Any) -> Outcome:
+    """Reads a model file, and returns its format, contract and sizes."""
     with imports():
         from fuseconv.commands import results
         from fuseconv.commands.table import size_text

@@ -1,4 +1,4 @@
-"""Records how a command was called for the manifest: options without this machine's folders, and the Git revision."""
+"""Records for the manifest how a command was called: its options and the Git revision, without this machine's paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_RECORDED = ("output", "lock", "verbose", "quiet")
 
 
 def invocation() -> Invocation:
-    """Returns how the current command was called, including the options from pyproject.toml."""
+    """Returns the words of the current command line, including options from pyproject.toml, and the Git revision."""
     context = click.get_current_context()
     words = ["fuseconv", str(context.command.name)]
     for parameter in context.command.params:
@@ -31,6 +31,7 @@ def invocation() -> Invocation:
 
 
 def _words(parameter: click.Parameter, value: Any) -> Iterator[str]:
+    """Yields the command-line words that set a parameter to this value."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         yield (parameter.opts if value else parameter.secondary_opts or parameter.opts)[-1]
         return
@@ -44,14 +45,17 @@ def _without_folders(name: str, value: Any) -> str:
     """Converts a value to text. Keeps only the last part of a path, because folders are specific to this machine."""
     if isinstance(value, Path):
         return value.absolute().name
-    if name == "factory":  # folder/file.py:name
+    if name == "factory":  # its value is folder/file.py:name
         file, colon, attribute = str(value).rpartition(":")
         return f"{Path(file).name}{colon}{attribute}"
     return str(value)
 
 
 def _revision() -> str | None:
-    """Returns the Git commit of the working directory. None if there is none. Runs no Git hook or filter."""
+    """Returns the Git commit that is checked out in the working directory, or None outside a Git repository.
+
+    Runs no Git hook or filter.
+    """
     git = shutil.which("git")
     if git is None:
         return None

@@ -13,13 +13,16 @@ from logging.handlers import QueueHandler, QueueListener
 from fuseconv.commands.streams import is_quiet, tell
 
 MOST = 10_000
-"""The maximum number of lines that wait for the reader of stderr. Further lines are dropped."""
+"""The maximum number of log records in the queue for stderr. If the queue is full, further records are dropped."""
 
 NAMES = ("fuseconv.serving", "uvicorn.error")
 
 
 class _Lines(logging.Handler):
-    """Writes log records. A record's message may be text, or an `Event` of `fuseconv.serving` with `fields`."""
+    """A log handler that writes each record as text or as a JSON object.
+
+    A record's message may be text, or an `Event` of `fuseconv.serving.tracing`, whose `fields` become JSON fields.
+    """
 
     def __init__(self, level: int, as_json: bool) -> None:
         super().__init__(level)
@@ -50,11 +53,12 @@ class _Queued(QueueHandler):
 
 @contextmanager
 def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
-    """Writes the log of a server to stderr while the context is open.
+    """Returns a context manager that writes the log of a server to stderr until it exits.
 
     Args:
-        as_json: whether each line is a JSON object.
-        everything: whether successful requests are logged too. With `-q`, only failures of the server are logged.
+        as_json: whether each line is a JSON object. Otherwise it is text.
+        everything: whether successful requests are logged too. With `-q`, only failures of the server are logged,
+            whatever this value is.
     """
     level = logging.ERROR if is_quiet() else logging.INFO if everything else logging.WARNING
     handler = _Queued(queue.Queue(MOST))

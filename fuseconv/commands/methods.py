@@ -1,4 +1,4 @@
-"""Defines the options for several methods: which methods to convert, with which inputs, and which method to use."""
+"""Defines the options `--method`: which methods of a model to convert, and which method of a bundle to use."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, O
 
 
 def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[str, tuple[str, ...]]:
+    """Splits values of the form `METHOD:TEXT`, and returns the texts of each method by the method's name.
+
+    Raises:
+        UsageError: a value does not begin with one of `names`. The error names the option `flag`.
+    """
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
     for text in texts:
         match = _OF.match(text)
@@ -80,13 +85,13 @@ def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[st
 
 
 def check_unused(options: Mapping[str, object]) -> None:
-    """Checks that no option is given that applies only to a model with one method.
+    """Checks that no option is combined with `--method` that applies only to the conversion of a single method.
 
     Args:
-        options: the value of each such option, by its flag.
+        options: the value of each such option, by its flag. A false value means that the option is not set.
 
     Raises:
-        UsageError: such an option is given.
+        UsageError: one of the options is set.
     """
     for flag, value in options.items():
         if value:
@@ -94,7 +99,7 @@ def check_unused(options: Mapping[str, object]) -> None:
 
 
 def chosen(bundle: Path, method: str | None) -> Path:
-    """Returns the folder of a bundle's method, or the bundle itself if no method is named.
+    """Returns the folder of the method with this name in a bundle, or the bundle's folder if `method` is None.
 
     Raises:
         UsageError: the bundle does not have the method.

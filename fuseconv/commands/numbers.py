@@ -1,4 +1,4 @@
-"""Defines the type of numbers on the command line."""
+"""Defines a click parameter type for finite numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """A finite number in a range. click.FloatRange alone accepts NaN, and infinity if there is no maximum."""
+    """The type of a finite number in a range. click.FloatRange accepts NaN, and infinity if there is no maximum."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parses the number. A number outside of the range, or one that is not finite, is a usage error."""
+        """Parses and returns the number. A number that is outside the range or not finite is a usage error."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

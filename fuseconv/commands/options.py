@@ -1,4 +1,4 @@
-"""Defines the options that several commands share, and converts them to `sources.Options`."""
+"""Defines the options that several commands share, and converts the options for reading a model to `Options`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OptionalPath = TypeVar("OptionalPath", Path, Path | None)
 
 
 def existing(_context: click.Context, _argument: click.Parameter, path: OptionalPath) -> OptionalPath:
-    """Checks the path of a model or file, if given, before the import of torch, which takes seconds.
+    """Checks and returns an input path, or None if none is given. Runs before the import of torch, which takes seconds.
 
     Raises:
         FileError: the path does not exist.
@@ -37,7 +37,7 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Optional
 
 
 def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
-    """Checks the output path of a bundle before the import of torch.
+    """Checks and returns the output path of a bundle, or None if none is given. Runs before the import of torch.
 
     Raises:
         UsageError: the path is not UTF-8.
@@ -48,7 +48,7 @@ def named(_context: click.Context, _argument: click.Parameter, path: Path | None
 
 
 def writable(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    """Checks the path of an output file before any work starts.
+    """Checks and returns the path of an output file. Runs before any work starts.
 
     Raises:
         FileError: the path is a folder, or its parent is not a folder.
@@ -66,6 +66,7 @@ def writable(_context: click.Context, _argument: click.Parameter, path: Path) ->
 
 
 def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    """Checks that a path is a bundle, and returns the path. Raises UsageError or RefusedError if it is not."""
     if not has_methods(path):
         read_manifest(path)
     return path
@@ -167,12 +168,13 @@ TARGET_NAMES = ", ".join(TARGETS)
 
 
 def _target(_context: click.Context, _argument: click.Parameter, name: str | None) -> str | None:
+    """Checks and returns the name of a target, or None if none is given."""
     check_known(() if name is None else (name,))
     return name
 
 
 def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Splits the words, which are target names or comma-separated lists of names, into names and checks the names."""
+    """Splits comma-separated lists of target names, and checks and returns the names."""
     names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
     check_known(names)
     return names
@@ -230,10 +232,10 @@ def reading(
     device: str,
     dtype: str | None,
 ) -> Options:
-    """Converts the model options to the `Options` of `sources.read`.
+    """Converts the values of `MODEL_OPTIONS` to `Options`.
 
     Raises:
-        UsageError: a specification is malformed, or a word is unknown.
+        UsageError: a value is malformed, or is not one of the allowed words.
     """
     return Options(
         model=factory,
@@ -249,7 +251,7 @@ def reading(
 
 
 def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
-    """Reads the rules if the user names any, so that an error in a rule is reported before the import of torch.
+    """Checks the rules if `--rules` or `--no-rule` is given, so that errors are reported before the import of torch.
 
     Raises:
         RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.

@@ -1,4 +1,4 @@
-"""Defines the result of a command: the values for --json, a text rendering, and the error."""
+"""Defines what a command returns: its result as JSON values, a function that prints it as text, and an error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Outcome:
         render: prints the result as text on stdout.
         error: the error of a command that failed although it has a result, such as a parity table with a failing row.
             None if the command succeeded.
-        quiet: whether text output is limited to the error.
-        following: the commands that a user would run next. They are shown if there is no error.
+        quiet: whether to print the error only, and not the result as text. Set by `-q`.
+        following: the command lines to suggest as next steps. They are printed on stderr if there is no error.
     """
 
     result: Mapping[str, Any]

@@ -16,7 +16,7 @@ from fuseconv.errors import UsageError
 
 
 def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Writes named CPU tensors to a file. Uses .npz if the path has this suffix, otherwise safetensors.
+    """Writes named CPU tensors to a file, in .npz format if the path has this suffix, otherwise as safetensors.
 
     Raises:
         OSError: the file cannot be written.
@@ -26,6 +26,7 @@ def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def _npz(outputs: Mapping[str, torch.Tensor], path: Path) -> bytes:
+    """Returns the content of an .npz file with these tensors. `path` is for the error message."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:  # np.savez's own parameters could clash with output names
         for name, value in outputs.items():

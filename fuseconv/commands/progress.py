@@ -13,7 +13,7 @@ from fuseconv.commands.streams import is_quiet, tell_styled
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
-    """Returns a context that shows a step while the step runs, and its duration afterwards."""
+    """Returns a context manager that shows the name of a step while it runs, and prints its duration afterwards."""
     if is_quiet():
         yield
         return

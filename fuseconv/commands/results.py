@@ -1,4 +1,4 @@
-"""Renders results as text, except times, which `speeds` renders. Values for --json come from the result classes."""
+"""Prints the results of commands as text, except times, which `speeds` prints."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from fuseconv.rulebook.rule import Rule
 
 MOST_REASONS = 3
-"""The maximum number of reasons that are shown for a rule's rejected matches."""
+"""The maximum number of reasons that are printed for a rule's rejected matches."""
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
-    """Prints for each stage and rule the number of matches and of nodes."""
+    """Prints for each stage and rule the number of applied matches, and of the nodes that they replace."""
     if not plan.applied:
         console.print("no rule applies")
         return
@@ -53,15 +53,16 @@ def print_fusions(console: Console, plan: Plan) -> None:
 
 
 def print_plan(console: Console, plan: Plan, path: Path) -> None:
-    """Prints the fusions in a plan, and the path of the plan."""
+    """Prints the fusions in a plan, and the path of the plan file."""
     print_fusions(console, plan)
     console.print(f"\n{len(plan.applied)} steps in {path}", highlight=False)
 
 
 def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
-    """Prints for each rule, grouped by rule file, what is applied, what is rejected and why, and the nearest miss.
+    """Prints for each rule, grouped by rule file, its matches, why matches were rejected, and the nearest miss.
 
-    Rejected matches that differ only in their layer share a line, unless `everything` is set.
+    Rejected matches that differ only in their layer share a line. With `everything`, prints each rejected match on its
+    own line, and all near misses.
     """
     silent = [rule for rule in told.rules if not (rule.applied or rule.left_alone or rule.near_miss)]
     families: dict[str, list[Explained]] = {}
@@ -99,6 +100,7 @@ def _print_explained(console: Console, rule: Explained, *, everything: bool) -> 
 
 
 def _print_miss(console: Console, what: str, miss: Miss) -> None:
+    """Prints where a match failed, what was expected and found, and the source line of the model."""
     differs = f", differs at {miss.differs}" if miss.differs != miss.node else ""
     lines = [f"    {what} at {miss.node}{differs}"]
     if miss.reason != f"expected {miss.expected}, found {miss.found}":
@@ -112,7 +114,7 @@ def _print_miss(console: Console, what: str, miss: Miss) -> None:
 
 
 def print_conversion(console: Console, conversion: Conversion) -> None:
-    """Prints the fusions of a conversion, then one row per target."""
+    """Prints the result of a conversion: the fusions, one row per target, rejected matches, and measured times."""
     print_fusions(console, conversion.plan)
     console.print()
     table = Table(
@@ -177,7 +179,10 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
 
 
 def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
-    """Returns for each target whether all its rows pass, and its largest absolute error in ordinary cases."""
+    """Returns for each target, by name, whether all its parity rows pass, and its largest absolute error.
+
+    The error is the maximum over the ordinary cases, or over all cases if there are no ordinary cases.
+    """
     from fuseconv.parity.report import telling
 
     worst: dict[str, tuple[bool, float]] = {}
@@ -188,7 +193,10 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
 
 
 def print_parity(console: Console, report: Report, *, everything: bool = False) -> None:
-    """Prints one row per target, or with `everything` every row, and the reasons of the failing rows."""
+    """Prints one parity row per target, or every row with `everything`, and why rows fail.
+
+    Without `everything`, prints only the first reason of each target.
+    """
     columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
     table = Table(*columns, numbers=columns[4:])
     for row in report.rows if everything else report.by_target():
@@ -212,9 +220,10 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
 
 
 def print_matrix(console: Console, matrix: Matrix) -> None:
-    """Prints a table with a row per target and a column per runtime, and the reasons of unavailable and failing cells.
+    """Prints a table with one row per target and one column per runtime, Python and C++.
 
-    A cell shows the largest absolute error against the original, or "unavailable".
+    A cell shows the largest absolute error against the original, or "unavailable". Below the table, prints why cells
+    are unavailable or fail.
     """
     table = Table(matrix.device, "Python", "C++")
     cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
@@ -263,6 +272,7 @@ _ACTIONS = {"convert": "convert", "python": "load in Python", "cpp": "load in C+
 
 
 def _matrix_cell(cell: Cell) -> Text:
+    """Returns the text of a cell: its state and largest absolute error, or "unavailable"."""
     if cell.ok is None:
         return Text("unavailable", style="dim")
     from fuseconv.parity.report import telling
@@ -299,7 +309,7 @@ def print_rule(console: Console, rule: Rule) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
-    """Prints one line per check with its result and details, and then the number of rules by result."""
+    """Prints one row per check of a rule, and then the number of rules with each result."""
     from fuseconv.proof.check_row import summary
 
     table = Table("", "rule", "example", "result")

@@ -66,7 +66,7 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
 
 
 def changes(stamps: Callable[[], object]) -> Iterator[None]:
-    """Yields once immediately, and then each time the stamps have changed."""
+    """Yields once immediately, and then each time that `stamps` returns a different value. Polls every `INTERVAL`."""
     before = stamps()
     yield
     while True:
@@ -77,13 +77,16 @@ def changes(stamps: Callable[[], object]) -> Iterator[None]:
 
 
 def _stamps(files: tuple[Path, ...]) -> list[tuple[str, int, int]]:
-    """Returns the time and size of each existing file. A file may be missing while an editor replaces it."""
+    """Returns the path, modification time in ns and size in bytes of each file. Skips files that do not exist.
+
+    A file may not exist for a moment while an editor replaces it.
+    """
     found = [(str(file), file.stat()) for file in files if file.exists()]
     return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in found]
 
 
 def _text(run: Callable[[], Tested]) -> str:
-    """Runs a test and formats its result, or the error in the file, which the next save may correct."""
+    """Runs a test and returns its result as text. An error in the file becomes text too, so that watching continues."""
     try:
         lines = [line for rule in run().rules for line in lines_of(rule)]
     except FuseconvError as error:
@@ -92,7 +95,10 @@ def _text(run: Callable[[], Tested]) -> str:
 
 
 def lines_of(rule: Explained) -> list[str]:
-    """Formats a rule's matches and the reasons of its misses. Misses that differ only in their layer share a line."""
+    """Returns lines that show where a rule matches, and where and why it does not.
+
+    Misses that differ only in their layer share a line. At most `MOST_REASONS` reasons are shown.
+    """
     from fuseconv.matching.explanation import alike
 
     count = len(rule.applied)
@@ -110,6 +116,7 @@ def lines_of(rule: Explained) -> list[str]:
 
 
 def _outcome(tested: Tested, file: Path) -> Outcome:
+    """Returns the result of one test, with an error if a rule of the file applies nowhere in the model."""
     error = None
     if tested.missed:
         names = ", ".join(rule.rule for rule in tested.missed)

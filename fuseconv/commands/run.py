@@ -62,7 +62,7 @@ def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, targe
         from fuseconv.contract.inputs import from_file
         from fuseconv.runtime.model import load
 
-    model = load(folder, target=target, cuda_graphs=False)  # a capture does not pay for one call
+    model = load(folder, target=target, cuda_graphs=False)  # for one call, a capture costs more than it saves
     tensors = from_file(inputs_file, model.contract)
     returned = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (returned,) if len(model.contract.outputs) == 1 else tuple(returned)

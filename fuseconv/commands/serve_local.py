@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
 
 def serve_here(how: How, swap_from: Path | None, *, as_json: bool, log_requests: bool) -> Outcome:
-    """Serves until a signal stops the process, and returns a summary. Raises the errors of loading and listening."""
+    """Serves until SIGTERM or SIGINT, and returns a summary of the requests.
+
+    Args:
+        how: the settings of the server.
+        swap_from: the folder from which clients may load bundles as new weights. None to refuse such requests.
+        as_json: whether log lines are JSON objects.
+        log_requests: whether successful requests are logged too.
+
+    Raises:
+        UpstreamError: the address cannot be used, or a package is not installed.
+        FuseconvError: a bundle does not load.
+    """
     with needs_extra("serve"), imports():
         from fuseconv.serving import server
         from fuseconv.serving.app import application
@@ -48,6 +59,7 @@ def serve_here(how: How, swap_from: Path | None, *, as_json: bool, log_requests:
 
 
 def _described(model: Served) -> str:
+    """Describes how a model is served: its target, its device, and how its requests are batched."""
     engine, buckets = model.engine, model.engine.contract.buckets
     batches = "one request at a time (convert with --bucket to batch requests)"
     if buckets is not None:
@@ -56,7 +68,7 @@ def _described(model: Served) -> str:
 
 
 def _summary(service: Service, seconds: float) -> dict[str, Any]:
-    """Summarizes what the server did, as plain JSON values."""
+    """Returns the server's running time in seconds and the metrics of each model, as plain JSON values."""
     models = {name: service.metrics.summary(name) for name in service.models}
     return {"seconds": round(seconds, 3), "models": models}
 

@@ -11,7 +11,13 @@ from fuseconv.commands.served import How, introduce
 
 
 def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
-    """Serves until a signal stops the process. Raises Ray's errors."""
+    """Serves on Ray Serve until SIGTERM or SIGINT, and returns the running time. Raises Ray's exceptions.
+
+    Args:
+        how: the settings of the server.
+        replicas: the number of processes that run the models.
+        gpus: the share of a GPU that each replica takes.
+    """
     with shown("ray"), needs_extra("ray"):
         from fuseconv.serving import on_ray
 

@@ -1,4 +1,4 @@
-"""Contains what `fuseconv serve` with and without `--local` share: the settings, and the message at the start."""
+"""Defines the settings and the startup message that `fuseconv serve` shares between `--local` and Ray Serve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class How:
-    """The settings of a server: what to serve, where, and within which limits. Times are in seconds, sizes in bytes."""
+    """The settings of a server.
+
+    Attributes:
+        bundles: the folder of each bundle, by the name of the model.
+        host: the address to listen on.
+        port: the port to listen on.
+        target: the target to load. None for the default target of each bundle.
+        max_body: the maximum size of a request body in bytes.
+        max_batch: the maximum number of rows in a batch. 0 means the largest bucket.
+        delay: for how many seconds the first request of a batch waits for others.
+        queue: the maximum number of waiting requests per model.
+        timeout: the number of seconds after which a request times out.
+        workers: the number of batches of a model that run at the same time.
+    """
 
     bundles: Mapping[str, Path]
     host: str
@@ -28,7 +41,7 @@ class How:
 
 
 def introduce(url: str, host: str, models: Mapping[str, str]) -> None:
-    """Prints where and how the models are served, how to call a model, and which protection is missing.
+    """Prints the URL, how each model is served, a command to try, and warnings about missing protection to stderr.
 
     Args:
         url: the URL of the server.

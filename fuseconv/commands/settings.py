@@ -44,7 +44,12 @@ NOT_SET = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The table `[tool.fuseconv]` and the path of its file. The path is None if there is no such table."""
+    """The settings of a project.
+
+    Attributes:
+        path: the path of pyproject.toml. None if no file contains the table `[tool.fuseconv]`.
+        values: the content of the table. Empty if there is no table.
+    """
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +61,7 @@ class Settings:
 
 
 def read_settings(start: Path) -> Settings:
-    """Reads the table that applies to a folder.
+    """Returns the settings in the nearest pyproject.toml, from the folder `start` upward, that contains the table.
 
     Raises:
         UsageError: a file is not valid TOML, or `tool.fuseconv` is not a table.
@@ -77,6 +82,7 @@ def read_settings(start: Path) -> Settings:
 
 
 def _working_directory() -> Path:
+    """Returns the working directory. Raises FileError if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -90,7 +96,7 @@ class Configured(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Reads the file before click parses the options."""
+        """Reads the settings and passes them to click as the default values of the options."""
         settings = read_settings(_working_directory())
         _check(settings, _convert(parent) or self)
         values = {
@@ -101,7 +107,7 @@ class Configured(click.Command):
         return super().make_context(info_name, args, parent, **{**extra, "default_map": values, "obj": settings})
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command and adds the settings to its result."""
+        """Runs the command, and adds to its result the value of each option and where the value came from."""
         outcome, settings = super().invoke(ctx), ctx.find_object(Settings)
         assert isinstance(outcome, Outcome)
         assert settings is not None
@@ -126,13 +132,19 @@ class Configured(click.Command):
 
 
 def _convert(parent: click.Context | None) -> click.Command | None:
-    """Returns `fuseconv convert`, whose options define the valid keys. Other commands use the keys they know."""
+    """Returns the command `fuseconv convert`, whose options are the valid keys, or None outside the command group.
+
+    Other commands ignore the keys that are not among their own options.
+    """
     root = parent.find_root() if parent is not None else None
     return root.command.get_command(root, "convert") if root and isinstance(root.command, click.Group) else None
 
 
 def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
-    """Returns the parameters of a command by key: the long name of an option, or the name of an argument."""
+    """Returns the parameters of a command by key: the long name of an option, or the name of an argument.
+
+    Leaves out `help` and the options in `NOT_SET`.
+    """
     keys: dict[str, click.Parameter] = {}
     for parameter in parameters:
         long = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name or "")
@@ -166,13 +178,14 @@ def _check(settings: Settings, command: click.Command) -> None:
 
 
 def _is_of(kind: str, value: Any) -> bool:
+    """Returns whether a value has the kind that `_check` requires: a list of strings, true or false, or a string."""
     if kind == "a list of strings":
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return isinstance(value, bool if kind == "true or false" else str)
 
 
 def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
-    """Converts a value of the table for click. Resolves paths relative to the file."""
+    """Returns the value of a key as click's default value for an option. Resolves paths relative to the file."""
     value = settings.values[key]
     if key == "rules" and not leads_somewhere(settings.root / value):
         return value  # a file that comes with fuseconv, such as rules/default.json
@@ -182,7 +195,7 @@ def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Converts the value of an option to JSON."""
+    """Converts the value of an option to a plain JSON value."""
     if isinstance(value, tuple):
         return [str(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""Renders times as text."""
+"""Prints measured times as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def print_latencies(console: Console, found: Latencies) -> None:
-    """Prints the speed of a bundle's targets, and the speed-up over the first peer, or else over the slowest target."""
+    """Prints the latency and memory of a bundle's targets, and their speed-up over the first peer.
+
+    Without a peer, the speed-up is relative to the slowest target.
+    """
     peer = next((row for row in found.rows if row.cold is None), None)
     speed = f"x {peer.name}" if peer else "x slowest"
     base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
@@ -44,7 +47,7 @@ def print_latencies(console: Console, found: Latencies) -> None:
 
 
 def print_gains(console: Console, found: Sequence[Gain]) -> None:
-    """Prints the gain of each class of matches, as measured at the conversion."""
+    """Prints the time of a call with and without each class of matches, as measured during the conversion."""
     numbers = ("matches", "us with", "us without", "speed-up", "99 % interval")
     table = Table("target", "rule", *numbers, "", numbers=numbers)
     for gain in found:
@@ -56,7 +59,7 @@ def print_gains(console: Console, found: Sequence[Gain]) -> None:
 
 
 def print_peers(console: Console, found: Sequence[Versus]) -> None:
-    """Prints the times of a bundle's fastest target and of each peer, and their ratio."""
+    """Prints one row per peer: the time of the target, the time of the peer, and their ratio with its interval."""
     numbers = ("us", "peer us", "ratio", "interval")
     table = Table("target", "peer", *numbers, "", numbers=numbers)
     for one in found:

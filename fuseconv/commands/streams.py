@@ -14,7 +14,7 @@ import click
 from fuseconv.errors import printable
 
 QUIET = "fuseconv.quiet"
-"""The key in the `meta` of a command's context that says whether only errors are printed."""
+"""The key in the `meta` dict of click's context whose value says whether only errors are printed."""
 
 UNREAD = 141
 """The exit status if the reader of the output closed the pipe. A shell reports the same for a death by SIGPIPE."""
@@ -76,7 +76,10 @@ def settle(status: int) -> int:
 
 
 def _write(stream: TextIO | None, text: str) -> bool:
-    """Writes and flushes. Redirects a failing stream to the null device, because Python would fail again at exit."""
+    """Writes text and flushes. Returns False if this fails.
+
+    Redirects a failing stream to the null device, because otherwise Python's flush at exit would fail again.
+    """
     if stream is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Formats measurements of a conversion as lines of text: the times of targets, and the matches that are left alone."""
+"""Formats the measurements of a conversion as lines: the times of targets, and the matches that were left unfused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
-    """Yields one line for all matches that are left alone in the same target for the same reason.
+    """Yields one line per group of unfused matches: those with the same measured times in the same target.
 
     Args:
-        found: for each match, its node, the target, and the measurement in this target.
+        found: for each match, the name of its node, the name of the target, and the measurement in this target.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for node, target, choice in found:

@@ -23,7 +23,7 @@ FILES = ("inputs", "plan")
 
 
 def fingerprint(entry: Entry, defaults: Options) -> str:
-    """Returns the SHA-256 of a model's files, rules, options, the files that options name, and the package versions.
+    """Returns one SHA-256 over the model, its rules, options and their files, the package versions, and the machine.
 
     Args:
         entry: the model.

@@ -40,7 +40,7 @@ def _of(node: ast.expr, names: Mapping[str, str]) -> str:
             return _of(one, names)
         case ast.Call(func=ast.Name(id="Mul"), args=[factor, quotient]) if _of(quotient, names).endswith(
             f"/{_of(factor, names)}"
-        ):  # the step of a dim times the dim divided by its step
+        ):  # STEP * (DIM/STEP), which is DIM
             return _of(quotient, names).rpartition("/")[0]
         case ast.Call(func=ast.Name(id=name), args=args) if name in _SIGNS:
             return _SIGNS[name].join(_operand(one, name, names) for one in args).replace("+ -", "- ")

@@ -113,14 +113,14 @@ class WhenItPays(Generic[K]):
         self._graphs: dict[K, _Shape] = {}
         self._ticks = 0
         self._rested = 0
-        self._gain = 0.0  # recent savings of graphs minus the recent cost of calls without one
+        self._gain = 0.0  # recent savings of replays minus the recent cost of looking for graphs; at most 0
         self._random = 1
         self._balance = 0.0
-        self._most = 0.0  # the maximum of the balance, once a capture has been seen
+        self._most = 0.0  # the maximum balance; 0 before the first capture
         self._direct = 0.0  # the approximate time of a direct call; 0 if unknown
         self._cost: float | None = None  # the cost of a capture
         self._judged = 1
-        self._shares = PRIOR_SAVING  # the sum of the shares of a direct call that the judged graphs saved
+        self._shares = PRIOR_SAVING  # the sum of the shares that graphs saved, including the prior
         self._too_large: int | None = None
 
     def step(self, key: K, contended: bool) -> Step:
@@ -149,7 +149,7 @@ class WhenItPays(Generic[K]):
     def timed(self, key: K, contended: bool, replayed: bool, seconds: float) -> bool:
         """Records the time of a timed call. Returns True if the key's graph is slower and the caller must drop it."""
         if not replayed:
-            # Follows shorter times at once but longer times slowly, because the first call of a shape takes long.
+            # Adapts fast to shorter times but slowly to longer times, because the first call of a shape takes long.
             known = self._direct
             self._direct = (known + seconds) / 2 if seconds < known else min(seconds, 1.1 * known or seconds)
         shape = self._shapes.get(key)

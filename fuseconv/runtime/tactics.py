@@ -183,14 +183,14 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
     sizes = ladder(contract, example_sizes(contract))
     state: dict[str, dict[str, Any]] = {"calls": {}, "left": {}, "failures": {}}
     for target in targets:
-        # A later target shares most problems with an earlier one, and these are measured already.
+        # A later target needs less time, because an earlier target has already measured most of its problems.
         end = time.monotonic() + float(seconds) * (0.5 if state["calls"] else 1.0)
         state["calls"][target] = state["left"][target] = 0
         Path(told).write_text(json.dumps(state), encoding="utf-8")
         try:
             model = load_target(folder, manifest, target)
             for one in sizes:
-                # After a successful call, a failure is taken for lack of memory, unless every tactic must be known.
+                # Once a call has succeeded, a failure is treated as lack of memory, unless every tactic must be known.
                 any_failure = state["calls"][target] > 0 and os.environ.get("FUSECONV_TIMING") != "known"
                 if time.monotonic() < end and has_memory(model, contract, one, any_failure=any_failure):
                     state["calls"][target] += 1
