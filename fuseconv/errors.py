@@ -68,7 +68,7 @@ class ParityError(FuseconvError):
         what: what went wrong, in one sentence.
         where: the file, node, rule or flag to look at.
         fix: what the user can do.
-        blame: the result of the search for the cause, if fuseconv searched for it.
+        blame: the result of the search for the cause. None if fuseconv did not search for it.
     """
 
     code = "parity"
@@ -93,7 +93,7 @@ class SlowerError(FuseconvError):
         what: what went wrong, in one sentence.
         where: the model.
         fix: what the user can do.
-        rows: the times against each peer, including the peers that are slower than the bundle.
+        rows: for each peer, the bundle's time and the peer's time, including peers that are slower than the bundle.
     """
 
     code = "slower"

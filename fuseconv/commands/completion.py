@@ -26,8 +26,8 @@ def complete(command: click.Command, instruction: str) -> int:
             shells have their own instructions.
 
     Returns:
-        0 for success, and 1 if there is nothing to complete, for example because a command that is still being typed is
-        invalid. Otherwise the status of the error in writing the output.
+        0 for success, and 1 if the instruction is unknown or the command that is being typed is invalid, so that there
+        is nothing to complete. Otherwise the exit status of the error in writing the output.
     """
     try:
         return shell_complete(command, {}, "fuseconv", VARIABLE, instruction)

@@ -37,7 +37,7 @@ class ModelsError(FuseconvError):
 
 
 def _known() -> set[str]:
-    """Returns the options that a model in a list may have: the long names of `fuseconv convert`'s options."""
+    """Returns the long names of the options of `fuseconv convert`, except `NOT_LISTED`, without leading dashes."""
     long = {
         flag[2:] for option in convert.params for flag in (*option.opts, *option.secondary_opts) if flag[:2] == "--"
     }

@@ -49,7 +49,7 @@ def after_draft(model: Path, path: Path, rule: str, *, is_pack: bool) -> tuple[s
 
 
 def after_failure(model: Path) -> str:
-    """Returns the command that finds out why a conversion failed, and writes a script that reproduces the failure."""
+    """Returns the `fuseconv blame` command that finds why a conversion failed, with the options of the conversion."""
     return shlex.join(("fuseconv", "blame", str(model), *_given(READING | {"without", "target", "plan", "allow"})))
 
 

@@ -1,4 +1,4 @@
-"""`fuseconv inspect`: shows what is in a model file or a bundle."""
+"""`fuseconv inspect`: shows the contents of a model file or a bundle."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ method_option = click.option(
 
 
 def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, Options]:
-    """Splits the options for reading a model by method.
+    """Returns the options for reading each method, split by the method's name in their values.
 
     Args:
         methods: the values of `--method`.

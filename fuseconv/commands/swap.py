@@ -1,4 +1,4 @@
-"""`fuseconv swap`: gives a bundle new weights."""
+"""`fuseconv swap`: replaces a bundle's weights."""
 
 from __future__ import annotations
 

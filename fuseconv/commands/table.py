@@ -23,6 +23,7 @@ class Table(RichTable):
     """
 
     def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
+        """Creates a table with these columns. The columns named in `numbers` are aligned to the right."""
         super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         self.whole = bool(numbers)
         for column in columns:
@@ -41,12 +42,12 @@ class Table(RichTable):
 
 
 def mark(ok: bool, otherwise: str = "FAIL") -> Text:
-    """Returns a colored `ok`, or the text `otherwise`."""
+    """Returns the text `ok` in green if `ok` is True, else the text `otherwise` in red."""
     return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
 
 
 def size_text(size: int) -> str:
-    """Formats a size in bytes for people: `87.4 MB`."""
+    """Formats a size in bytes with a decimal unit, such as `87.4 MB`."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:

@@ -25,7 +25,7 @@ def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
 
 
 def tuned_lines(plan: Plan, tuned: Tuned) -> Iterator[str]:
-    """Yields each target's time or the reason why it was not compared, then the matches that are left alone."""
+    """Yields lines for the time of each target, why targets were not compared, and which matches were left unfused."""
     for target in tuned.fastest():
         yield f"{target}: {tuned.speeds[target]}"
     for target, reason in tuned.untimed.items():

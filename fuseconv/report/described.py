@@ -175,6 +175,7 @@ def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
 
 
 def _matches(plan: Plan, targets: Collection[str], fused: Graph | None) -> list[Match]:
+    """Returns the matches of a plan, each with the nodes of the fused graph that replace it."""
     after: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for position, node in enumerate(fused.nodes if fused else ()):
         for made in node.made:

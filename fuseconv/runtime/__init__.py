@@ -1,1 +1,1 @@
-"""Loads bundles and runs them. Capture, matching and verification are in other packages."""
+"""Loads bundles and runs them. Other packages capture models, match rules and verify bundles."""

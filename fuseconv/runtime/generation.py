@@ -79,7 +79,12 @@ class _Loop:
         self.fixed: Tensors = {}
 
     def call(self, method: str, tensors: Tensors) -> Tensors:
-        """Calls a method with the current state and stores the new state. Returns the other outputs by name."""
+        """Calls a method with the current state, stores the new state, and returns the other outputs by name.
+
+        Args:
+            method: the name of the method.
+            tensors: the inputs by name, without the state and the fixed inputs.
+        """
         model = self.methods[method]
         names = model.contract.names
         given = {**self.fixed, **tensors, **self.state}
@@ -89,7 +94,15 @@ class _Loop:
         return {name: tensor for name, tensor in rest if name not in dict(model.contract.state).values()}
 
     def check_room(self, present: int, max_new_tokens: int) -> None:
-        """Checks that the cache has room for every token except the last, which is never fed back to the model."""
+        """Checks that the cache has room for all tokens except the last, which is never fed back to the model.
+
+        Args:
+            present: the number of tokens in each prompt.
+            max_new_tokens: the maximum number of new tokens.
+
+        Raises:
+            UsageError: the cache is too small.
+        """
         if present + max_new_tokens - 1 > self.known.cache_length:
             raise UsageError(
                 f"{present} tokens and {max_new_tokens} new tokens exceed the cache of {self.known.cache_length}",

@@ -70,7 +70,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 class _Endpoints:
-    """The endpoints of the application. Each coroutine method handles one route."""
+    """The endpoints of the application. Each coroutine method implements one endpoint."""
 
     def __init__(self, service: Service, bodies: Bodies) -> None:
         self._service = service

@@ -84,6 +84,13 @@ class Client:
         return f"/v2/models/{self.model}"
 
     def _send(self, path: str, body: Body | None = None) -> tuple[bytes, Mapping[str, str]]:
+        """Sends a POST request with a body, or a GET request without one. Returns the response's body and headers.
+
+        The names of the headers are in lower case.
+
+        Raises:
+            UpstreamError: the server does not answer, returns an error status, or sends more than `MAX_ANSWER` bytes.
+        """
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
             self.url.rstrip("/") + path, body.content if body else None, dict(body.headers) if body else {}
         )
@@ -101,6 +108,7 @@ class Client:
             raise self._error(f"the server does not answer: {reason}") from error
 
     def _json(self, content: bytes) -> dict[str, Any]:
+        """Parses a JSON object. Raises UpstreamError if the content is anything else."""
         try:
             found = orjson.loads(content)
         except orjson.JSONDecodeError as error:

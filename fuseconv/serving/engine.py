@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Described:
-    """Describes an output in the metadata of a model: name, datatype and shape. A dynamic size is -1."""
+    """The name, datatype and shape of an output in the metadata of a model. A dynamic size is -1."""
 
     name: str
     datatype: str
@@ -94,7 +94,7 @@ class Engine:
         return 1 if self.contract.buckets is None else self.contract.buckets.sizes[-1]
 
     def rows(self, call: Call) -> int:
-        """Returns the number of rows of a request."""
+        """Returns the number of rows of a request, 1 if requests cannot be combined."""
         return next((array.shape[0] for array, has in zip(call, self._has_rows, strict=True) if has), 1)
 
     def key(self, call: Call) -> Hashable:

@@ -1,4 +1,4 @@
-"""Calls an ASGI application without a socket, with the HTTP request and its response as plain values."""
+"""Calls an ASGI application in this process, without a socket: takes a request object and returns a response object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True)
 class Sent:
-    """A request with its whole body."""
+    """An HTTP request: its method, path, headers and whole body."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Answered:
-    """A response with its whole body."""
+    """An HTTP response: its status, headers and whole body."""
 
     status: int
     headers: Headers

@@ -38,7 +38,7 @@ class GrpcClient:
     timeout: float = 60.0
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Requests and returns the metadata of the server and of the model.
+        """Requests the metadata of the server and of the model, and returns some fields of both, named as in JSON.
 
         Raises:
             UpstreamError: the server does not answer, or does not have the model.
@@ -50,7 +50,7 @@ class GrpcClient:
         return {"extensions": [*about.extensions, BINARY]}, {"platform": model.platform, "inputs": inputs}
 
     def infer(self, contract: Contract, arrays: Sequence[Array], *, binary: bool = True) -> Mapping[str, Tensor]:
-        """Sends one inference request, with tensors as bytes, and returns the outputs.
+        """Sends one inference request, with tensors as bytes, and returns the outputs by name.
 
         Raises:
             UpstreamError: the server returns an error, or does not return the outputs of the contract.
@@ -72,6 +72,7 @@ class GrpcClient:
         return outputs
 
     def _tensor(self, described: Any, content: bytes) -> Tensor:
+        """Parses an output. Raises UpstreamError if its bytes do not match its datatype and shape."""
         datatype, shape = str(described.datatype), tuple(described.shape)
         dtype = ARRAYS.get(datatype)
         if dtype is None or min(shape, default=0) < 0 or len(content) != math.prod(shape) * dtype.itemsize:
@@ -86,6 +87,7 @@ class GrpcClient:
         return service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
+        """Calls a method of the service and returns the response. Raises UpstreamError if the call fails."""
         try:
             return method(request, timeout=self.timeout)
         except grpc.RpcError as error:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fuseconv.serving.refusals import RequestError, TooLargeError
 
 MAX_JSON = 8 * 2**20
-"""The maximum size of JSON in bytes. Parsed JSON takes up to twenty times as much memory, and no other request is
-served during parsing. Large tensors are sent as binary data."""
+"""The maximum size in bytes of the JSON in a body. Parsed JSON takes up to twenty times as much memory, and no other
+request is served during parsing. Clients must send large tensors as binary data."""
 
 MAX_RANK = 32
 """The maximum number of axes of a tensor."""
@@ -48,7 +48,7 @@ class OutputParameters(BaseModel):
 
 
 class Output(BaseModel):
-    """A requested output."""
+    """An output that the client requests."""
 
     model_config = _CONFIG
     name: Text
@@ -87,7 +87,7 @@ class LoadRequest(BaseModel):
 
 
 def parsed(model: type[BaseModel], text: memoryview) -> Any:
-    """Parses JSON and validates it as a message.
+    """Parses JSON, validates it as a message of the type `model`, and returns the message.
 
     Raises:
         TooLargeError: the text is longer than `MAX_JSON`.

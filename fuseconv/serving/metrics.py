@@ -38,34 +38,37 @@ class Metrics:
         return Histogram(f"fuseconv_{name}", text, ["model"], buckets=buckets, registry=self._registry)
 
     def request(self, model: str, status: int, seconds: float) -> None:
-        """Records a request that was answered. `model` is "" if the requested model does not exist."""
+        """Records the HTTP status of a request and its duration in seconds. `model` is "" if the model is unknown."""
         self._requests.labels(model, str(status)).inc()
         self._latency.labels(model).observe(seconds)
 
     def batch(self, model: str, requests: int, rows: int, waited: float) -> None:
-        """Records a batch that starts to run."""
+        """Records the requests and rows of a batch that starts, and for how many seconds its first request waited."""
         self._batch_requests.labels(model).observe(requests)
         self._batch_rows.labels(model).observe(rows)
         self._waited.labels(model).observe(waited)
 
     def call(self, model: str, seconds: float) -> None:
-        """Records a call of the model."""
+        """Records the duration in seconds of a call of the model, which runs one batch."""
         self._calls.labels(model).observe(seconds)
 
     def swap(self, model: str) -> None:
-        """Records a swap of weights."""
+        """Records that the weights of a model were replaced."""
         self._swaps.labels(model).inc()
 
     def watch_queue(self, model: str, length: Callable[[], int]) -> None:
-        """Registers the function that gives the queue's length. It is called whenever the metrics are read."""
+        """Registers the function that returns the number of waiting requests. Each export of the metrics calls it."""
         self._queue.labels(model).set_function(length)
 
     def text(self) -> bytes:
-        """Returns all metrics in the text format."""
+        """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def summary(self, model: str) -> dict[str, Any]:
-        """Summarizes the requests of a model: counts by status, batches, rows, mean latency in ms, and swaps."""
+        """Returns a model's requests by HTTP status, batches, rows, swaps, and mean latency in ms as JSON values.
+
+        The mean latency is None if no request was answered.
+        """
         requests = {
             sample.labels["status"]: int(sample.value)
             for metric in self._requests.collect()

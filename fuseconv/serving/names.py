@@ -32,6 +32,6 @@ def name_of(bundle: Path) -> str:
 
 
 def named_bundle(word: str) -> tuple[str, Path]:
-    """Parses `NAME=PATH` into a name and a path. For a path alone, the name is `name_of` the path."""
+    """Parses `NAME=PATH` into a name and a path. For a path alone, `name_of` derives the name."""
     name, given, path = word.partition("=")
     return (name, Path(path)) if given and is_name(name) else (name_of(Path(word)), Path(word))

@@ -8,7 +8,7 @@ from fuseconv.errors import ContractError, FuseconvError, RefusedError, Unsuppor
 
 
 class RequestError(FuseconvError):
-    """The base class of errors that refuse a request. Says what is wrong, where, and how to fix it."""
+    """The base class of the errors for refused requests. `status` is the HTTP status of the response."""
 
     code = "request"
     status: ClassVar[int] = 400

@@ -29,7 +29,7 @@ class Served:
     """One served model: its engine, its batcher, and the threads that run its batches."""
 
     def __init__(self, name: str, engine: Engine, limits: Limits, metrics: Metrics) -> None:
-        """Prepares a model that is called from one event loop.
+        """Creates the batcher and the worker threads of a model, which one event loop calls.
 
         Raises:
             UsageError: `limits.rows` is larger than the contract allows.

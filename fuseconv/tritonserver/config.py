@@ -26,14 +26,14 @@ _DELAY_US = 2000
 
 @dataclass(frozen=True)
 class Tensor:
-    """Describes an input or output for Triton: name, datatype and shape. A dynamic size is -1."""
+    """The name, datatype and shape of an input or output for Triton. A dynamic size is -1."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     def described(self, *, batched: bool) -> Message:
-        """Returns the tensor's message for the configuration. If `batched`, its dims omit the batch axis."""
+        """Returns the tensor's message in `config.pbtxt`. If `batched`, its dims omit the first axis, the batch."""
         dims = self.shape[1:] if batched else self.shape
         return {"name": self.name, "data_type": type_of(self.datatype), "dims": list(dims)}
 

@@ -61,7 +61,10 @@ class TritonPythonModel:
         return [answers[at] for at in range(len(requests))]
 
     def _computed(self, calls: Sequence[Call]) -> list[Result | FuseconvError]:
-        """Runs the calls as one batch. If it fails, runs each call alone, so that only failing calls get an error."""
+        """Runs the calls as one batch, and returns the result or the error of each call.
+
+        If the batch fails, runs each call alone, so that only the failing calls get an error.
+        """
         try:
             return list(self._engine.run(calls))
         except FuseconvError as error:
