@@ -111,12 +111,14 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
 
 
 def _torch() -> Finding:
+    """Checks that torch is not older than `TORCH_OLDEST`."""
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     oldest = ".".join(map(str, TORCH_OLDEST))
     return Finding("torch", version >= TORCH_OLDEST, torch.__version__, f"install torch {oldest} or newer", needed=True)
 
 
 def _library(name: str, device: str, fix: str) -> Finding:
+    """Checks that the op libraries for a device can be found."""
     try:
         paths = ops.library_paths(device)
     except FuseconvError as error:
@@ -125,6 +127,7 @@ def _library(name: str, device: str, fix: str) -> Finding:
 
 
 def _plugin(device: str) -> Finding:
+    """Checks that the op library for ONNX Runtime, the plugin, can be found for a device."""
     name = f"ONNX Runtime plugin, {device}"
     try:
         return Finding(name, True, library.plugin_path(device).name)
@@ -133,6 +136,7 @@ def _plugin(device: str) -> Finding:
 
 
 def _gpu() -> Finding:
+    """Checks that torch can use a GPU, and reports its name, architecture and CUDA version."""
     if not torch.cuda.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is a CPU build"
         return Finding("gpu", False, f"none: {built}", "needed only for --device cuda")
@@ -142,6 +146,7 @@ def _gpu() -> Finding:
 
 
 def _compiler() -> Finding:
+    """Checks that a C++ compiler is installed and runs: the compiler in CXX if set, else g++ or clang++."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     name = "C++ compiler"
     if compiler is None:
@@ -155,6 +160,7 @@ def _compiler() -> Finding:
 
 
 def _package(package: str, purpose: str, fix: str) -> Finding:
+    """Checks that an optional Python package is installed. If not, the fix says for what the package is needed."""
     try:
         return Finding(package, True, importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
@@ -162,6 +168,7 @@ def _package(package: str, purpose: str, fix: str) -> Finding:
 
 
 def _onnxruntime() -> Finding:
+    """Checks that ONNX Runtime is installed, and reports its version and execution providers."""
     try:
         onnx_session.check_installed("cpu")
     except UnsupportedError as error:
@@ -174,6 +181,7 @@ def _onnxruntime() -> Finding:
 
 
 def _cpp_runtime() -> Finding:
+    """Checks that the program of the C++ runtime is built and starts, and reports its path and versions."""
     name = "C++ runtime"
     try:
         program = cpp.find()

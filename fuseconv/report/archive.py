@@ -82,6 +82,7 @@ class _Reading:
     _of_path: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def graph(self) -> Graph:
+        """Returns the graph: its inputs, ops and outputs as nodes, with the modules and files that they refer to."""
         graph = self.program["graph"]
         for _, name in zip(self.contract.inputs, self._inputs(), strict=True):
             self._add(Node(name, "input", "", 0, (), (), (self._type(name),), None), [name])
@@ -99,6 +100,7 @@ class _Reading:
         self.nodes.append(node)
 
     def _op(self, node: Mapping[str, Any]) -> Node:
+        """Converts a serialized op to a node. Adds the op's modules and source file."""
         metadata, arguments = node["metadata"], node["inputs"]
         used = dict.fromkeys(name for one in arguments for name in _names(one["arg"]))
         results = [name for name in _names(node["outputs"]) if name in self._values and "_unused_" not in name]
@@ -115,6 +117,7 @@ class _Reading:
         )
 
     def _inputs(self) -> Iterator[str]:
+        """Yields the names of the user's inputs, without weights."""
         for spec in self.program["signature"]["input_specs"]:
             if "user_input" in spec:
                 yield from _names(spec["user_input"]["arg"])
@@ -147,6 +150,7 @@ class _Reading:
         return dims
 
     def _type(self, name: str) -> str:
+        """Returns the type of a tensor, such as `f32[batch, 384]`, or an empty string if no tensor has this name."""
         value = self._values.get(name)
         if value is None:
             return ""
@@ -157,6 +161,7 @@ class _Reading:
         return str(size["as_int"]) if "as_int" in size else readable(_expression(size), self._dims)
 
     def _argument(self, argument: Mapping[str, Any]) -> str:
+        """Formats a serialized argument of an op."""
         ((kind, value),) = argument.items()
         if kind == "as_none":
             return "None"
@@ -170,6 +175,7 @@ class _Reading:
         return str(value) if kind == "as_string" else json.dumps(value)
 
     def _operand(self, name: str) -> str:
+        """Returns the name of a value. For a weight, returns its name in the model and its type."""
         return f"{self._weights[name]}: {self._type(name)}" if name in self._weights else name
 
     def _module(self, stack: str) -> int:

@@ -288,6 +288,7 @@ class WhenItPays(Generic[K]):
         self._balance = min(self._balance + seconds, max(most, self._balance))
 
     def _drop(self, key: K) -> None:
+        """Records that the graph of a shape is dropped, and discards its trials."""
         shape = self._graphs.pop(key)
         shape.size = None
         shape.trials = []

@@ -277,4 +277,5 @@ class GraphedRunner:
 
 
 def _where(tensors: Sequence[torch.Tensor]) -> str:
+    """Returns the location for error messages: a call with inputs of these shapes."""
     return f"a call with {', '.join(f'{list(x.shape)}' for x in tensors)}"

@@ -60,6 +60,7 @@ class Stopwatch(Generic[T]):
 
 
 def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """Records a new timing event on a stream and returns the event."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record(stream)
     return event
