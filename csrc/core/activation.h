@@ -1,7 +1,7 @@
 // Activations as functors for host and device. A functor computes f(x) in the type of x, f32 or f64.
 //
-// NaN gives NaN. For infinities, the result is that of the textbook formula in IEEE arithmetic: gelu and silu of -inf
-// are -inf * 0, which is NaN, as in PyTorch.
+// The result for NaN is NaN. The result for an infinity is what the textbook formula gives in IEEE arithmetic:
+// gelu(-inf) and silu(-inf) are -inf * 0, which is NaN, as in PyTorch.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 namespace fuseconv {
 
 // The name and functor of every activation. gelu is the erf variant, gelu_tanh the tanh variant. A new activation needs
-// an entry in this list, a functor and a gradient below, and an entry in fuseconv/ops/activation.py. A functor with a
-// member takes a parameter, which a schema writes after the name: 'leaky_relu(0.1)'.
+// an entry in this list, a functor and a gradient below, and an entry in fuseconv/ops/activation.py. If the functor has
+// a data member, the activation takes a parameter, which is written in parentheses after the name: 'leaky_relu(0.1)'.
 #define FUSECONV_ACTIVATIONS(DO) \
   DO(none, Identity)             \
   DO(relu, Relu)                 \
@@ -47,8 +47,9 @@ struct Activation {
 inline constexpr std::array kActivationNames = {FUSECONV_ACTIVATIONS(FUSECONV_NAME)};
 #undef FUSECONV_NAME
 
-// Parses an activation as written in a schema: a name, or a name with a parameter. Throws if no activation has that
-// name, and then lists the names, or if the parameter is not a finite number.
+// Parses the value of an op's `act` argument: the name of an activation, or a name with a parameter. Throws
+// std::runtime_error if no activation has that name (the message lists all names), if the activation takes no
+// parameter, or if the parameter is not a finite number.
 Activation parse_activation(const char* op, std::string_view text);
 
 inline namespace FUSECONV_ISA {
@@ -175,8 +176,9 @@ FUSECONV_INLINE Functor functor_of([[maybe_unused]] Activation activation) {
   }
 }
 
-// Calls `function` with the name of an activation as a compile-time constant, Constant<name>, on the host or device.
-// This serves loops that are compiled per activation. Constant<name>::functor is the activation's functor.
+// The name of an activation as a compile-time constant. Constant<name>::functor is the type of the activation's
+// functor. with_constant calls `function` with a Constant, on the host or device, for loops that are compiled once per
+// activation.
 template <Activation::Name kName>
 struct Constant;
 #define FUSECONV_CONSTANT(name, Functor)                        \
@@ -229,8 +231,8 @@ struct AnyActivation {
   }
 };
 
-// The gradient with respect to the argument x of an activation, computed from the gradient of its result. If x is NaN,
-// relu passes the gradient on, as in PyTorch.
+// Each overload returns the gradient with respect to x, where `grad` is the gradient with respect to act(x). relu
+// passes the gradient on where x is NaN, as PyTorch does.
 template <class A>
 FUSECONV_INLINE A activation_gradient(Identity, A grad, A) {
   return grad;

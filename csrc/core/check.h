@@ -1,4 +1,4 @@
-// Checks the arguments of an op. Messages name the argument and show both sizes.
+// Checks the arguments of an op. The error messages name the argument and show the expected and the actual sizes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fuseconv {
 
-// Throws std::runtime_error with the concatenated parts unless the condition holds.
+// Throws std::runtime_error if the condition is false. The message is the concatenation of the parts.
 template <class... Parts>
 void check(bool condition, const Parts&... parts) {
   if (!condition) {
@@ -23,7 +23,7 @@ void check(bool condition, const Parts&... parts) {
   }
 }
 
-// A tensor argument and its name in the schema, for messages.
+// A tensor argument and its name in the schema. The name appears in error messages.
 struct Argument {
   const char* name;
   In tensor;
@@ -32,7 +32,8 @@ struct Argument {
 // Returns the sizes as text, such as "[2, 3]".
 std::string to_string(In tensor);
 
-// Checks that all arguments have the same dtype, one of f64, f32, f16 and bf16, and returns the dtype.
+// Returns the dtype of the arguments. Throws std::runtime_error unless all arguments have the same dtype and it is f64,
+// f32, f16 or bf16.
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments);
 
 // Checks that `vector` is one-dimensional and as long as the last dim of `tensor`.
@@ -41,8 +42,8 @@ void check_vector(const char* op, Argument vector, Argument tensor);
 // Checks that both arguments have the same sizes.
 void check_same_sizes(const char* op, Argument a, Argument b);
 
-// Returns the position of `name` in `names`. Throws if it is missing, and then lists the names; `kind` says what the
-// names denote.
+// Returns the index of `name` in `names`. Throws std::runtime_error if `name` is not in `names`; the message lists the
+// names. `kind` is the word in the message for what is named, such as "activation".
 size_t parse_name(const char* op, const char* kind, std::span<const std::string_view> names, std::string_view name);
 
 // Checks that the tensor has at least one dim.

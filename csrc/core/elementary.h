@@ -1,7 +1,7 @@
 // The elementary functions from which the activations are computed, for host and device, in f32 and f64.
 //
-// They contain no branches, so that the compiler vectorizes any loop around them. Arguments of exponentials are never
-// positive, so that exponentials cannot overflow. NaN gives NaN.
+// They contain no branches, so that the compiler can vectorize any loop around them. The arguments of exponentials are
+// never positive, so that exponentials cannot overflow. The result for NaN is NaN.
 //
 // The polynomials and rational functions were fitted for this file (least squares, reweighted towards the minimax
 // error). A comment next to each fit gives its error bound, relative to the function unless stated otherwise.
@@ -16,8 +16,8 @@
 #endif
 #include "core/isa.h"
 
-// Coefficients in f64. On CUDA, a literal costs an instruction two moves; a coefficient in constant memory is an
-// operand.
+// Declares coefficients in f64. On CUDA, an instruction that uses a literal needs two extra moves, but it can read a
+// coefficient directly from constant memory.
 #define FUSECONV_ON_HOST(name, ...) [[maybe_unused]] static constexpr double name##_on_host[] = {__VA_ARGS__};
 #if defined(__CUDACC__)
 #define FUSECONV_COEFFICIENTS(name, ...) \
@@ -50,8 +50,9 @@ FUSECONV_INLINE double polynomial(double x, const double (&c)[N]) {
   }
 }
 
-// p / q for q from 1 to 2^126. On CUDA the error is up to two units in the last place instead of a half: an exact
-// division would take a third of the instructions of gelu, and the following sum or product loses the last bit anyway.
+// p / q for q from 1 to 2^126. On CUDA the error is up to two units in the last place instead of half a unit. A
+// correctly rounded division would take a third of the instructions of gelu, and the sum or product that follows loses
+// the last bit anyway.
 FUSECONV_INLINE float quotient(float p, float q) {
 #if defined(__CUDA_ARCH__)
   return p * arch::reciprocal_approx(q);
@@ -100,8 +101,8 @@ FUSECONV_COEFFICIENTS(kExponential, 1.0, 1.0, 0.50000000000000106863, 0.16666666
                       2.5000102347925588269e-8)
 
 FUSECONV_INLINE double exp_of_negative(double x) {
-  // 1 / ln2 and the first part of ln2 have 21 digits, which fit in an instruction, and the product of n and that part
-  // is exact.
+  // 1 / ln2 and the first part of ln2 have 21 significant bits. These fit in an instruction, and the product of n and
+  // the first part is exact.
   const double shifted = x * 0x1.71547p+0 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (x - n * 0x1.62e42p-1) - n * 4.7493250390316723212e-7;
@@ -121,7 +122,7 @@ FUSECONV_INLINE A logistic(A x) {
   return quotient(x < 0 ? e : A(1), A(1) + e);
 }
 
-// The normal distribution function, (1 + erf(x / sqrt 2)) / 2.
+// The cumulative distribution function of the standard normal distribution, (1 + erf(x / sqrt 2)) / 2.
 FUSECONV_INLINE float normal_cdf(float x) {
   const float s = x * x;
   const float p = polynomial(s, 0.3989422766591827f, 0.032642019928912865f, 0.0046097818174741225f,

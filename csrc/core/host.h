@@ -1,5 +1,5 @@
-// The functions that only the host framework can provide. Each binding implements them: torch's with its shims, ONNX
-// Runtime's with its API.
+// The functions that only the host framework, torch or ONNX Runtime, can provide. Each binding implements them: the
+// torch bindings with torch's C shims, the ONNX Runtime bindings with ONNX Runtime's C API.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 namespace fuseconv {
 
 // The parameters of a convolution. Each span contains one number per spatial dim. `padding` is the number of zeros
-// before the elements of a dim. A host's own convolution adds the same number after them.
+// before the elements of a dim, and `padding_after` the number after them. A host's own convolution reads only
+// `padding` and adds that number of zeros on both sides.
 struct ConvolutionParameters {
   std::span<const int64_t> stride, padding, padding_after, dilation;
   bool transposed;
@@ -26,16 +27,16 @@ class Host {
   // [..., N] and contiguous.
   virtual void linear(In x, In weight, std::optional<In> bias, Out y) = 0;
 
-  // Computes y = scale * (a b^T) for each matrix of the leading dims, with the host's GEMM. a [..., S, D] and b [...,
-  // T, D] have any strides and the leading dims of y; y [..., S, T] is contiguous. The scale is applied before
-  // rounding.
+  // Computes y = scale * (a b^T) for each index of the leading dims, with the host's GEMM. a [..., S, D] and b [..., T,
+  // D] have any strides and the leading dims of y; y [..., S, T] is contiguous. The scale is applied before rounding.
   virtual void batched_product(In a, In b, double scale, Out y) = 0;
 
   // Runs the host's convolution. Returns a tensor [N, O, ...] with any strides that lives until the call's work is
-  // done. The ONNX Runtime hosts implement none, because ONNX graphs use Conv.
+  // done. The ONNX Runtime hosts do not support it, because ONNX graphs use Conv.
   virtual In convolution(In x, In weight, std::optional<In> bias, const ConvolutionParameters& parameters) = 0;
 
-  // Returns memory that lives until the call's work is done, aligned to 64 bytes on the CPU and to 256 on CUDA.
+  // Returns a scratch buffer of `bytes` bytes, aligned to 64 bytes on the CPU and to 256 bytes on CUDA. The buffer
+  // lives until the call's work is done.
   virtual void* scratch(size_t bytes) = 0;
 
  protected:
@@ -59,7 +60,7 @@ class Host : public fuseconv::Host {
   // Returns the stream of the call, a cudaStream_t of the current device.
   virtual void* stream() = 0;
 
-  // The same as Host::linear, on another stream.
+  // Does the same as Host::linear, but on the given stream, a cudaStream_t.
   virtual void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) = 0;
 };
 

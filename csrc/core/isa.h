@@ -1,5 +1,5 @@
-// Instruction sets. Every kernel file is compiled once per instruction set, which FUSECONV_ISA names. When the library
-// is loaded, it selects one instruction set for the machine's CPU.
+// The CPU instruction sets. Every CPU kernel file is compiled once per instruction set; the macro FUSECONV_ISA names
+// the instruction set of a compilation. At run time, the library selects the one that suits the machine's CPU.
 //
 // Inline definitions in a kernel file must be in the namespace of its instruction set, or be templates over a type from
 // that namespace. The linker keeps one copy per name, and a copy compiled for a newer CPU must not run on an older CPU.
@@ -7,7 +7,7 @@
 
 #include <string_view>
 
-// Translation units without an instruction set also include this file: bindings and shape computations.
+// Translation units that are compiled only once, such as bindings and shape computations, also include this file.
 #ifndef FUSECONV_ISA
 #define FUSECONV_ISA baseline
 #endif
@@ -34,8 +34,8 @@ struct x86_64_v4 {
 // the CPU does not support it.
 std::string_view selected();
 
-// Selects this machine's function from a family of kernels, one per instruction set. `family` maps an instruction set
-// to a function pointer.
+// Returns the function for this machine from a family of kernels, which has one function per instruction set. `family`
+// maps an instruction set to a function pointer.
 template <class Family>
 auto select(Family family) {
 #if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)

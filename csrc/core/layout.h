@@ -10,41 +10,41 @@
 
 namespace fuseconv {
 
-// Returns a contiguous result of these sizes.
+// Returns the Spec of a contiguous tensor with this dtype and these sizes.
 Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes);
 
-// Returns a contiguous result with the sizes of `tensor`.
+// Returns the Spec of a contiguous tensor with the dtype and sizes of `tensor`.
 inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.rank, tensor.sizes); }
 
-// Returns the result of a pointwise op on two broadcast arguments. Its strides follow the strides of the arguments as
-// in PyTorch (the dim order of the first argument that has one), so that a view of the eager result is also a view of
-// this result.
+// Returns the Spec of the result of a pointwise op on two arguments, which are broadcast. The strides of the result are
+// those that PyTorch gives it: the dims are ordered as in the first argument that determines an order. Therefore every
+// view of the eager result is also possible for this result.
 Spec broadcast(const char* op, Argument a, Argument b);
 
 // Returns the sizes and strides of `tensor` expanded to a shape of `rank` dims. Throws if the tensor does not broadcast
 // to that shape.
 Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes);
-// Returns the contiguous result of a reduction of `x` over `dims`. Negative dims count from the end; an empty list
-// means all dims. If `keep_dims`, the reduced dims get size 1, otherwise they are removed. Checks that each dim exists
-// and occurs once.
+// Returns the Spec of the contiguous result of a reduction of `x` over `dims`. Negative dims count from the end; an
+// empty list means all dims. If `keep_dims` is true, the reduced dims get size 1, otherwise they are removed. Throws
+// std::runtime_error if a dim does not exist or occurs twice.
 Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims);
 
 bool is_contiguous(In tensor);
 
-// Returns whether the tensor is dense and channels last, so that dim 1 of 4 or 5 dims is innermost. A tensor with one
-// channel or one position is also contiguous.
+// Returns whether the tensor is dense and channels last: it has 4 or 5 dims, of which dim 1 is innermost. A
+// channels-last tensor with one channel or one position is also contiguous.
 bool fits_channels_last(In tensor);
 
-// The same, but returns false for contiguous tensors.
+// Does the same as fits_channels_last, but returns false for a contiguous tensor.
 inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
 
-// Returns a channels-last result of these sizes: dim 1 of 4 or 5 dims is innermost.
+// Returns the Spec of a channels-last tensor with these sizes: of its 4 or 5 dims, dim 1 is innermost.
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);
 
 int64_t element_count(In tensor);
 
-// Returns the layout of a pointwise input: the layout of a tensor, or, for an object that computes values from indices,
-// the layout of a contiguous result.
+// Returns the layout of an input of a pointwise kernel. If the input is a tensor, returns the tensor itself. If the
+// input is an object that computes values from row-major indices, returns `row_major`.
 inline In places(In tensor, In) { return tensor; }
 template <class Source>
 In places(const Source&, In row_major) {
@@ -70,15 +70,16 @@ struct Loop {
   }
 };
 
-// Returns the loop over every element.
+// Returns the loop over every element of the result.
 Loop element_loop(Out result, std::initializer_list<In> inputs);
 
-// Returns the loop over the rows (all dims but the last) of tensors of one shape. Strides are between the first
-// elements of rows.
+// Returns the loop over the rows of `count` tensors of the same shape, that is, over all dims but the last. Its strides
+// are distances between the first elements of rows.
 Loop row_loop(const In* tensors, int count);
 
-// The two loops of a reduction over `dims` of x, both in the memory order of x. `reduced` has checked the dims. The
-// operands of `kept` are the contiguous result and x; the operand of `taken` is x.
+// The two loops of a reduction of x: `kept` is over the dims that remain, `taken` over the reduced dims. Both are in
+// the memory order of x. The operands of `kept` are the contiguous result and x; the only operand of `taken` is x. The
+// caller has checked the dims with `reduced`.
 struct ReductionLoops {
   Loop kept;
   Loop taken;

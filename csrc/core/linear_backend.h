@@ -9,13 +9,14 @@
 namespace fuseconv::linear {
 
 // cublaslt: one cuBLASLt call with its epilogue. sm90: fuseconv's fused kernel for Hopper. cublas: cublaslt's GEMM
-// followed by one elementwise pass, which works in place or, for a gated layer, from the problem's scratch to y. aten:
-// the host framework's GEMM followed by the same pass. sm80: fuseconv's fused kernel for Ampere and later. tf32x3:
-// fuseconv's fused f32 kernel for Hopper's Tensor Cores.
+// followed by one elementwise pass, which works in place or, for a gated layer, reads the problem's scratch buffer and
+// writes y. aten: the host framework's GEMM followed by the same pass. sm80: fuseconv's fused kernel for Ampere and
+// later. tf32x3: fuseconv's fused f32 kernel for Hopper's Tensor Cores.
 enum class Backend : int32_t { cublaslt, sm90, cublas, aten, sm80, tf32x3 };
 inline constexpr std::array<std::string_view, 6> kBackends = {"cublaslt", "sm90", "cublas", "aten", "sm80", "tf32x3"};
 
-// Parses one of kBackends, or "auto", which gives no backend. Throws std::runtime_error for any other name.
+// Returns the backend of that name, or std::nullopt for "auto". Throws std::runtime_error for a name that is not in
+// kBackends.
 std::optional<Backend> parse_backend(const char* op, std::string_view name);
 
 }  // namespace fuseconv::linear

@@ -1,5 +1,5 @@
-// Defines OpKernel::run, and is included only where the kernels of an op are compiled. Bindings only declare
-// OpKernel::run.
+// Defines OpKernel::run. Only the translation units that compile the kernels of an op include this file; bindings need
+// only the declaration in core/op.h.
 #pragma once
 
 #include "core/op.h"

@@ -5,7 +5,7 @@
 
 namespace fuseconv {
 
-// No layer needs this many dims. Bindings reject a tensor with more.
+// The maximum number of dims, more than any layer needs. Bindings reject a tensor with more dims.
 inline constexpr int kMaxRank = 16;
 
 // The four dtypes in which kernels compute, and i64 for values that are passed in a tensor, such as a seed.
@@ -14,7 +14,8 @@ enum class Dtype : int32_t { f32, f64, f16, bf16, i64, other };
 // Returns the number of bytes per element.
 constexpr int64_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
-// A tensor that is read. Until the end of the call, the host owns the data and the two arrays of `rank` numbers.
+// A view of a tensor that a kernel reads. The host owns the data and the two arrays of `rank` numbers, which live until
+// the end of the call.
 struct In {
   const void* data;
   Dtype dtype;
@@ -28,7 +29,8 @@ struct InI64 : In {
   InI64(In tensor) : In(tensor) {}
 };
 
-// A tensor that is written. The host allocates it as `outputs` describes; its memory is uninitialized.
+// A view of a tensor that a kernel writes. The host allocates the tensor as the op's `outputs` describes; its memory is
+// uninitialized.
 struct Out {
   void* data;
   Dtype dtype;

@@ -1,8 +1,8 @@
 // d[r, c] = grad[r, c] * act'(z), from y = act(z) alone;  s[c] = sum over rows r of d[r, c]
 //
-// This is the part of a layer's backward pass before its two products. It computes the gradients of the product and of
-// the bias in one pass. The sum is over d before d is rounded. Activations whose derivative is not a function of y are
-// not supported.
+// This is the part of a layer's backward pass that precedes its two matrix products. One pass computes the gradients
+// with respect to the product and to the bias. The sum adds the values of d before they are rounded. Activations whose
+// derivative cannot be computed from y alone are not supported.
 #pragma once
 
 #include <array>
@@ -51,7 +51,8 @@ struct ActivationBackward {
     });
   }
 
-  // Functors of (grad, y). If y is NaN, they pass the gradient on, as in PyTorch.
+  // The functors compute the gradient with respect to z from (grad, y). ReluBackward passes the gradient on where y is
+  // NaN, as PyTorch does.
   struct ReluBackward {
     template <class A>
     FUSECONV_INLINE A operator()(A grad, A y) const {

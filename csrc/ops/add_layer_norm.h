@@ -1,4 +1,5 @@
-// s = x + residual;  y = layer_norm(s) over the last dim. Returns y, and s if keep_sum, else an empty tensor.
+// s = x + residual; y = layer_norm(s) over the last dim. Returns y and s. If keep_sum is false, an empty tensor takes
+// the place of s.
 #pragma once
 
 #include <array>

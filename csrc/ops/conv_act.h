@@ -1,9 +1,10 @@
 // y = act(convolution(x, weight) + bias + residual), or act(convolution(x, weight) + bias) + residual
 //
-// The padding is either one number per spatial dim, or the numbers before the elements of all dims followed by the
-// numbers after them.
+// `padding` contains either one number per spatial dim, used on both sides of the dim, or two numbers per spatial dim:
+// first the padding before the elements of each dim, then the padding after the elements of each dim.
 //
-// The result is channels last if x or weight is, as in aten::convolution, and contiguous otherwise.
+// The result is channels last if x or weight is channels last, as in aten::convolution. Otherwise the result is
+// contiguous.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct ConvAct {
   static constexpr const char* schema =
       "conv_act(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, "
       "bool transposed, int[] output_padding, int groups, str act=\"none\", bool residual_first=True) -> Tensor";
-  static constexpr bool in_onnx_runtime = false;  // a model in ONNX Runtime uses Conv instead
+  static constexpr bool in_onnx_runtime = false;  // an ONNX model uses Conv instead
 
   struct Args {
     In x, weight;

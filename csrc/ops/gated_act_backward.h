@@ -1,7 +1,7 @@
 // d[..., n] = grad[..., n] z[..., H + n] act'(z[..., n]);  d[..., H + n] = grad[..., n] act(z[..., n]), n < H
 //
-// This is the gradient of gated_act. Both halves are in one tensor, as the two products in a gated layer's backward
-// pass need them.
+// d is the gradient of gated_act with respect to z. One tensor contains both halves, because each of the two matrix
+// products in a gated layer's backward pass reads both.
 #pragma once
 
 #include "kernels/pointwise.h"

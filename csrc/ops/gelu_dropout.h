@@ -1,6 +1,6 @@
 // y[i] = gelu(x[i]) * keep[i] / (1 - p), where i is the row-major index of the element. keep[i] is 0 with probability p
-// and otherwise 1, and is computed from the Philox word at (seed, i) of kernels/philox.h. The op is pure: the same call
-// gives the same result on every device.
+// and otherwise 1. The Philox generator of kernels/philox.h computes keep[i] from the seed and i. The op is a pure
+// function of its inputs: every device drops the same elements.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct GeluDropout {
   }
 
   struct Formula {
-    static constexpr bool kCostly = true;  // computing an element takes longer than moving it
+    static constexpr bool kCostly = true;  // the formula is compute-bound
 
     template <class A>
     FUSECONV_INLINE A operator()(A x, A factor) const {

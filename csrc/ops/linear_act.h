@@ -6,7 +6,7 @@
 //
 // On CUDA, gemm provides several backends. `backend` selects one. "auto" selects the fastest according to the known
 // tactics. With FUSECONV_TIMING=on, a shape without measured tactics is timed on its first use outside a stream
-// capture. f32 is multiplied in f32, or in TF32 if `tf32` is set.
+// capture. Products of f32 tensors are computed in f32, or in TF32 if `tf32` is set.
 #pragma once
 
 #include <array>

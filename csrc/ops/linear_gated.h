@@ -1,8 +1,8 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) (sum_k x[..., k] weight[H + n, k] + bias[H + n]), n < H
 //
-// On the CPU, the host's GEMM writes the product, [..., 2H], to scratch, and one more pass computes y from its halves.
-// In f16 and bf16, this pass starts from the rounded product, computes in f32 and rounds once. On CUDA, gemm computes
-// the layer as for linear_act; on Hopper in f16 and bf16, it uses one kernel.
+// On the CPU, the host's GEMM writes the product, [..., 2H], to a scratch buffer, and one more pass computes y from the
+// two halves of the product. In f16 and bf16, this pass starts from the rounded product, computes in f32 and rounds
+// once. On CUDA, gemm computes the layer as for linear_act; on Hopper in f16 and bf16, it uses one kernel.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // y[..., n] = h_L, h_0 = x[..., K0], h_i[..., n] = act_i(sum_k h_(i-1)[..., k] weight_i[n, k] + bias_i[n]), L = 2 or 3
 //
 // act_i is `last_act` for the last layer and `act` for the others. All widths are at most 256, so that one SM or CPU
-// core takes a block of rows through all layers. On CUDA in f16 and bf16, one kernel computes all layers
+// core computes all layers for a block of rows. On CUDA in f16 and bf16, one kernel computes all layers
 // (kernels/mlp.h). On the CPU, rows are processed in blocks whose intermediates stay in L2. Between the layers, values
 // are rounded to the dtype of x.
 //

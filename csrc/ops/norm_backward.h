@@ -1,5 +1,7 @@
-// Computes the gradients of layer norm (centered) and RMS norm: always of x, with `affine` also of weight, and of bias
-// if the norm is centered.
+// Computes the gradients of layer norm (`centred` is true) and of RMS norm (`centred` is false). The gradient with
+// respect to x is always computed. If `affine` is true, the gradient with respect to weight is also computed and, for
+// layer norm, the gradient with respect to bias. Returns an empty tensor in place of each gradient that is not
+// computed.
 #pragma once
 
 #include <array>
