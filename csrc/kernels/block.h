@@ -13,8 +13,8 @@ inline namespace FUSECONV_ISA {
 // With longer blocks, one operand is read for so long that the hardware stops prefetching the others.
 inline constexpr int64_t kBlock = 256;
 
-// Returns n values, in the compute type, of a run of elements `stride` apart. Returns the run itself if it is dense and
-// of the compute type; otherwise fills and returns the buffer.
+// Returns n elements, which start at x and are `stride` apart, in the compute type. Returns x itself if the elements
+// are dense and already have the compute type. Otherwise converts them into the buffer and returns the buffer.
 template <class T>
 const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* buffer) {
   if (stride == 1) {
@@ -39,7 +39,8 @@ const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* 
   return buffer;
 }
 
-// Returns the destination of n results for a run of elements `stride` apart: the run itself, or the buffer.
+// Returns the memory into which a kernel writes its results for elements at y, `stride` apart. Returns y itself if the
+// elements are dense and have the compute type, otherwise the buffer, which `store_block` then writes to y.
 template <class T>
 Compute<T>* result_block(T* y, int64_t stride, Compute<T>* buffer) {
   if constexpr (std::is_same_v<T, Compute<T>>) {
@@ -49,7 +50,8 @@ Compute<T>* result_block(T* y, int64_t stride, Compute<T>* buffer) {
   }
 }
 
-// Rounds the results in `result_block` and writes them to the run. Does nothing if the results are already in the run.
+// Rounds n values, which are in the memory returned by `result_block`, and writes them to y. Does nothing if that
+// memory is y itself.
 template <class T>
 void store_block(const Compute<T>* values, T* y, int64_t stride, int64_t n) {
   if (stride == 1) {

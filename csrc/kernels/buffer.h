@@ -1,4 +1,4 @@
-// Working memory of a kernel: cache-line aligned and uninitialized. Compiled once per instruction set.
+// A scratch buffer for a kernel, aligned to a cache line and uninitialized. Compiled once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Owns memory for n values.
+// Owns memory for n values of type A.
 template <class A>
 class Buffer {
  public:

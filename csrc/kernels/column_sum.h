@@ -14,8 +14,8 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Computes all rows of blocks of columns. A few values are added to a partial sum in the compute type; the total is in
-// f64.
+// Processes blocks of columns, each over all rows. At most kRows values are added to one partial sum in the compute
+// type; the totals are in f64.
 template <class T>
 struct ColumnSum {
   static constexpr int64_t kRows = 64;

@@ -7,7 +7,8 @@
 namespace fuseconv {
 
 struct Convert {
-  // x and y have the same number of elements; the dtype of each is any of the four dtypes. Rounds once.
+  // x and y have the same number of elements. Each of them may have any of the four dtypes in which kernels compute.
+  // Rounds once.
   template <class Isa>
   static void cpu(CpuHost& host, In x, double scale, Out y);
 };

@@ -8,8 +8,8 @@
 
 namespace fuseconv {
 
-// x is [N, C, ...]; weight is [O, C / groups, ...] or, if transposed, [C, O / groups, ...]. Both have any strides. The
-// residual has the sizes of y.
+// x is [N, C, ...]; weight is [O, C / groups, ...] or, if transposed, [C, O / groups, ...]. Both may have any strides.
+// The residual has the sizes of y.
 struct Convolution {
   In x, weight;
   std::optional<In> bias, residual;

@@ -1,4 +1,4 @@
-// Copies x with explicit padding, for another library's convolution that pads both sides of a dim equally.
+// Calls a host's convolution, which pads both sides of a dim equally, for a convolution with unequal padding.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Same {
   }
 };
 
-// Runs the host's convolution, which takes one number of zeros for both sides of a dim. If the two sides differ, x is
-// copied with explicit padding.
+// Runs the host's convolution and returns its result. If the padding of the two sides of a dim differs, first copies x
+// into a scratch buffer with the zeros around it.
 template <class Host>
 In host_convolution(Host& host, const Convolution& c, std::optional<In> bias) {
   ConvolutionParameters parameters = c.parameters;

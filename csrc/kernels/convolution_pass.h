@@ -1,4 +1,5 @@
-// Computes what follows another library's convolution: one pass with bias, residual and activation.
+// The elementwise pass after another library's convolution. It adds the bias and the residual and applies the
+// activation.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,7 @@ struct ActivatedTerm {
   }
 };
 
-// The remaining work on z, which may be stored in the memory of the result.
+// The arguments of the pass. z is the result of the convolution and may share its memory with the result of the pass.
 struct ConvolutionPass {
   In z;
   std::optional<In> bias, residual;

@@ -1,5 +1,5 @@
-// A tensor [..., columns] as a matrix of dense rows with one stride between them: the tensor itself, or a copy in
-// scratch.
+// A tensor [..., columns] as a matrix whose rows are dense and have one stride between them. `data` is the tensor's own
+// memory, or a copy in a scratch buffer if the tensor has another layout.
 #pragma once
 
 #include "core/host.h"
@@ -12,7 +12,8 @@ struct DenseRows {
   int64_t stride;
 };
 
-// Returns whether x is such a matrix and, if so, its row stride.
+// Returns whether x already has this layout. If it has, sets *stride to the number of elements from one row to the
+// next.
 inline bool is_dense_rows(In x, int64_t* stride) {
   const int64_t columns = x.sizes[x.rank - 1];
   const Loop loop = row_loop(&x, 1);

@@ -8,7 +8,7 @@
 
 namespace fuseconv {
 
-// Views the halves of z [..., 2H] as tensors [..., H]. View is In or Out.
+// Views the two halves of z [..., 2H] as the tensors `gate` and `up` [..., H]. `View` is In or Out.
 template <class View>
 struct Halves {
   int64_t sizes[kMaxRank];

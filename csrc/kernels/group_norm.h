@@ -1,7 +1,8 @@
 // y[n, c, s] = act((x[n, c, s] - m[n, g]) / sqrt(v[n, g] + eps) * weight[c] + bias[c]),  g = c / (C / groups)
 //
 // m is the mean of the C / groups * S elements of group g of image n, and v is the mean of squared distances to m (Wu
-// and He, "Group Normalization", 2018). Computes in f32 for f32, f16 and bf16, and in f64 for f64. x has any strides.
+// and He, "Group Normalization", 2018). Computes in f32 for f32, f16 and bf16, and in f64 for f64. x may have any
+// strides.
 #pragma once
 
 #include <optional>
@@ -25,7 +26,7 @@ struct GroupNorm {
 inline void check_group_norm(const char* op, In x, int64_t groups, const std::optional<In>& weight,
                              const std::optional<In>& bias) {
   common_dtype(op, {{"x", x}});
-  // The kernels split the channels into two dims, so x must have fewer dims than the maximum.
+  // The kernels split the channels into two dims, so x must have fewer than kMaxRank dims.
   check(x.rank >= 2 && x.rank < kMaxRank, "fuseconv::", op, ": x must have the shape [N, C, ...], of at most ",
         kMaxRank - 1, " dims, but has ", to_string(x));
   const int64_t channels = x.sizes[1];

@@ -1,4 +1,4 @@
-// The dropout factors of kernels/philox.h as an input of a pointwise op.
+// Makes the dropout factors of kernels/philox.h an input of a pointwise kernel.
 #pragma once
 
 #include "kernels/philox.h"

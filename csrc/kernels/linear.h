@@ -18,7 +18,7 @@ struct LinearLayer {
   Activation activation;
   bool gated;
   bool tf32;                               // whether f32 may be multiplied in TF32 (CUDA)
-  std::optional<linear::Backend> backend;  // nothing selects the fastest (CUDA)
+  std::optional<linear::Backend> backend;  // std::nullopt: the fastest (CUDA)
   Out y;
 };
 

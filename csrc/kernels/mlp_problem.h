@@ -33,7 +33,8 @@ struct MlpProblem {
   void* y;  // [rows, outputs of the last layer], dense
   void* stream;
 
-  // Returns the largest width, rounded up to 64, 128 or 256: the widths for which kernels are compiled.
+  // Returns the largest width of x and of all layers, rounded up to a width for which kernels are compiled: 64, 128 or
+  // 256.
   int width() const {
     int widest = layer[0].inputs;
     for (int i = 0; i < layers; ++i) {
@@ -56,7 +57,8 @@ void dispatch_width(const MlpProblem& p, Function function) {
   }
 }
 
-// Returns whether TMA can address all operands and the device has compute capability 9.0.
+// Returns whether mlp_sm90 supports the problem: TMA can address all operands, and the device has compute capability
+// 9.0.
 bool mlp_sm90_takes(const MlpProblem& problem);
 void mlp_sm90(const MlpProblem& problem);
 void mlp_mma(const MlpProblem& problem);

@@ -1,5 +1,5 @@
-// Computes the mean and the mean square of a row, or of the row's distances to the mean. Compiled once per instruction
-// set.
+// Computes the moments by which a row is normalized: the mean and the variance, or the mean square if the norm is not
+// centered. Compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// The normalization of a row: s becomes (s - center - correction) * factor.
+// The parameters of the normalization of a row, which replaces each element s by (s - center - correction) * factor.
 template <class A>
 struct Moments {
   A center;

@@ -40,7 +40,7 @@ inline void check_norm(const char* op, In x, const std::optional<In>& weight, co
   }
 }
 
-// Returns the results of a norm of x + residual: y, and s if it is kept, else an empty tensor.
+// Returns the Specs of y and s, the results of a norm of x + residual. The Spec of s is empty if keep_sum is false.
 inline std::array<Spec, 2> norm_and_sum(const char* op, In x, In residual, bool keep_sum) {
   common_dtype(op, {{"x", x}, {"residual", residual}});
   check_same_sizes(op, {"x", x}, {"residual", residual});

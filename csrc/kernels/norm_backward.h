@@ -2,7 +2,8 @@
 //   grad_x = (h - mean(h) - n mean(h n)) / sqrt(v + eps) + grad_sum;   mean(h) for centered norms only
 //   grad_weight[c] = sum over rows of grad n;   grad_bias[c] = sum over rows of grad
 //
-// Each row is read once; m and v are recomputed. Rows are added in a fixed order, so the same call gives the same bits.
+// Each row is read once; m and v are recomputed. Rows are added in a fixed order, so that the same call gives the same
+// result, bit by bit.
 #pragma once
 
 #include <optional>

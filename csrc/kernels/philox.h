@@ -1,4 +1,4 @@
-// Computes random numbers as a function of a key and a counter, and dropout factors from random numbers.
+// Computes random numbers as a pure function of a key and a counter, and dropout factors from these numbers.
 //
 // The generator is Philox 4x32-7: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
 // 2011, where seven rounds pass all of TestU01's batteries. It has no state, so every thread and device can compute the
@@ -34,10 +34,10 @@ FUSECONV_INLINE PhiloxWords philox(uint64_t counter, uint64_t key) {
   return c;
 }
 
-// The dropout factor of an element: 1 / (1 - p), or 0 if the element is dropped. Element i, in row-major order, uses 16
-// bits, number i % 8, of the words at counter i / 8, the lower half of a word first. The element is dropped if these
-// bits are below p 2^16, rounded. Random numbers are most of the kernel's work, and eight numbers of 16 bits cost as
-// much as four of 32 bits.
+// The dropout factor of an element: 1 / (1 - p), or 0 if the element is dropped. The four words at a counter are eight
+// numbers of 16 bits; the lower half of each word comes first. Element i, in row-major order, uses number i % 8 at
+// counter i / 8 and is dropped if this number is less than p 2^16, rounded. Generating random numbers is most of the
+// kernel's work, and eight numbers of 16 bits cost as much as four numbers of 32 bits.
 struct KeepFactors {
   const int64_t* seed;  // in the memory of the tensor, which the host cannot read on CUDA
   uint32_t threshold;

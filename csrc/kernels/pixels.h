@@ -1,5 +1,5 @@
-// Computes y[n, h, w, c] = x[n, c, h, w] for c < C, and 0 for C <= c < 4. This pads images with few channels to the
-// layout that cuDNN's kernels for a model's first layer require.
+// Computes y[n, h, w, c] = x[n, c, h, w] for c < C, and 0 for C <= c < 4. This pads images with C < 4 channels to the
+// four channels that cuDNN's kernels for a model's first layer require.
 #pragma once
 
 #include "core/host.h"

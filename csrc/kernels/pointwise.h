@@ -1,9 +1,10 @@
 // Computes y = formula(x...), elementwise with broadcasting, over tensors with any strides. Compiled once per
 // instruction set.
 //
-// The formula is a functor on values of the compute type. It runs over blocks that fit in the L1 cache. An operand that
-// is dense and needs no conversion is used in place; any other operand is first gathered and widened into a buffer.
-// Therefore a formula is instantiated only for float and double, and its loop is always dense.
+// The formula is a functor on values of the compute type. It runs over blocks that fit in the L1 cache. A block of an
+// operand that is dense and needs no conversion is read where it is. A block of any other operand is first gathered and
+// widened into a buffer. Therefore a formula is instantiated only for float and double, and its loop always runs over
+// dense memory.
 //
 // An input is a tensor or a source. A source is an object that computes values from indices, with
 // `source.fill<kBlock>(index, stride, values, n)`, where index is the row-major index of the first of n elements.
@@ -24,7 +25,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Computes a dense block of n results from dense inputs in the compute type A.
+// A function that computes n dense results y from dense inputs x in the compute type A.
 template <class A>
 using BlockFunction = void (*)(const void* formula, A* y, const A* const* x, int64_t n);
 
@@ -54,14 +55,14 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
   block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
 }
 
-// Applies an activation whose functor is `Act` to a block. The formula is the Activation.
+// Applies an activation whose functor is `Act` to a block. `activation` points to the Activation.
 template <class Act, class A>
 void activated_block(const void* activation, A* y, const A* const* x, int64_t n) {
   const Act act = functor_of<Act>(*static_cast<const Activation*>(activation));
   block<Act, A, 1>(&act, y, x, n);
 }
 
-// Memory of the element type, or a source if `fill` is not null.
+// An input of run_pointwise. If `fill` is null, `data` points to elements; otherwise `data` points to a source.
 template <class A>
 struct Operand {
   const void* data;
@@ -79,7 +80,7 @@ Operand<A> operand(const Input& input) {
   }
 }
 
-// Traverses the index space. Defined in pointwise.cpp for the four element types.
+// Applies the formula to all elements of the loop. Defined in pointwise.cpp for the four element types.
 template <class T>
 void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T> >* x, int inputs,
                    BlockFunction<Compute<T> > function, const void* formula);

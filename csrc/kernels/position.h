@@ -1,4 +1,4 @@
-// A position in a loop and the corresponding element of each operand. Compiled once per instruction set.
+// A position in a Loop and the offset of its element in each operand. Compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@ inline namespace FUSECONV_ISA {
 
 class Position {
  public:
-  // Starts `steps` steps from the beginning of the loop. Steps are along the innermost axis and carry over into the
-  // others.
+  // Starts `steps` steps after the beginning of the loop. A step advances the innermost axis by one; at the end of an
+  // axis, it carries into the next outer axis.
   Position(const Loop& loop, int operands, int64_t steps) : loop_(loop), operands_(operands), offsets_{} {
     for (int axis = loop.rank - 1; axis >= 0; --axis) {
-      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // an empty loop also has a start position
+      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // an empty loop also has a start
       index_[axis] = steps % size;
       steps /= size;
       for (int operand = 0; operand < operands; ++operand) {

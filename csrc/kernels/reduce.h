@@ -46,7 +46,7 @@ inline constexpr ReductionFormula<A> reduction_formula{
     [](double total, int64_t count) { return Formula{}.finish(total, count); },
 };
 
-// Traverses both loops. Defined in reduce.cpp for the four element types.
+// Computes all results of the reduction. Defined in reduce.cpp for the four element types.
 template <class T>
 void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const void* x,
                    const ReductionFormula<Compute<T> >& formula);

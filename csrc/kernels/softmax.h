@@ -1,6 +1,7 @@
 // y[r, c] = exp(s[r, c] - m[r]) / sum over c of exp(s[r, c] - m[r]), in place;  s = y + mask,  m[r] = max over c of s
 //
-// Computes in f32 for f32, f16 and bf16, and in f64 for f64, and rounds once. A row of -inf gives NaN, as 0 / 0 does.
+// Computes in f32 for f32, f16 and bf16, and in f64 for f64, and rounds once. If all scores of a row are -inf, its
+// results are NaN.
 #pragma once
 
 #include <optional>

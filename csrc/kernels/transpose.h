@@ -1,5 +1,5 @@
-// Copies between tensors whose elements are adjacent along different dims, such as x.transpose(1, 2) and a contiguous
-// tensor.
+// Copies tensors on CUDA, also between layouts in which different dims are innermost, such as from x.transpose(1, 2) to
+// a contiguous tensor.
 #pragma once
 
 #include "core/host.h"
@@ -7,15 +7,16 @@
 
 namespace fuseconv::cuda {
 
-// Copies x to y, which has the same sizes and dtype. A transposition goes through shared memory.
+// Copies x to y, which has the same sizes and dtype. If different dims are innermost in x and y, the copy goes through
+// shared memory, so that both are accessed along their innermost dim.
 void copy(CudaHost& host, In x, Out y);
 
-// Returns whether the elements of x are adjacent along another dim than the elements of y, which has the same sizes.
+// Returns whether different dims are innermost in x and y, which have the same sizes.
 bool is_transposed(In x, In y);
 
-// Returns x, or a copy of x in scratch with the layout of y if the elements of x are adjacent along another dim than
-// those of y: reading such an x directly would take a memory transaction for each element. If x is smaller than y,
-// returns x itself.
+// Returns x in the layout of y. If different dims are innermost in x and y, copies x into a scratch buffer, because a
+// kernel that reads x in the order of y would need a memory transaction for each element. Returns x itself if no copy
+// is needed, if the sizes of x and y differ, if y is not dense, or if y has few elements.
 In in_layout_of(CudaHost& host, In x, In y);
 
 }  // namespace fuseconv::cuda

@@ -12,7 +12,8 @@
 
 namespace fuseconv::runtime {
 
-// The properties of the machine that made the bundle. They decide whether the bundle runs on another machine.
+// The properties of the machine on which the bundle was written. A bundle is loaded on another machine only if the
+// properties of that machine are compatible.
 struct Environment {
   std::string machine, cpu, torch;
   std::optional<std::string> onnxruntime, gpu;
@@ -20,8 +21,8 @@ struct Environment {
 
 struct Manifest {
   Contract contract;
-  std::map<std::string, std::string> targets;  // maps a target to the path of its artifact in the bundle
-  std::vector<std::string> libraries;          // the libraries that torch loads, in load order
+  std::map<std::string, std::string> targets;  // maps a target to its artifact's path in the bundle
+  std::vector<std::string> libraries;          // paths of the libraries that torch loads, in load order
   Environment environment;
   // the device on which the targets were timed at the conversion; empty if they were not timed
   std::string timed_on;
@@ -29,7 +30,7 @@ struct Manifest {
 };
 
 // Checks a bundle and returns its manifest. Throws Error of kind usage if the folder does not exist, and of kind
-// refused if anything in it is missing, damaged, swapped or unexpected.
+// refused if a file in it is missing, damaged, exchanged for another or not listed in the manifest.
 Manifest open_bundle(const std::filesystem::path& folder);
 
 // Checks that only the user can change what a target runs: its artifact, the files next to the artifact, the libraries

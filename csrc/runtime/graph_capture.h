@@ -27,7 +27,7 @@ struct Graph {
   std::vector<c10::cuda::CUDAStream> streams;  // the streams on which the allocator knows that the inputs are used
 };
 
-// Copies tensors with one kernel per dtype.
+// Copies tensors[i] to places[i] for each i, with one kernel per dtype.
 inline void copy(const std::vector<at::Tensor>& places, const std::vector<at::Tensor>& tensors) {
   std::map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> groups;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -57,7 +57,7 @@ class Recorder {
     return sum;
   }
 
-  // Captures a call with the inputs of a graph. Throws std::exception if the capture fails.
+  // Captures a call with the graph's inputs, and sets the graph's outputs. Throws std::exception if the capture fails.
   void record(Graph& graph) {
     try {
       capture(graph);
@@ -72,7 +72,7 @@ class Recorder {
     static std::mutex capturing;  // torch allows one capture at a time in a process
     const std::lock_guard lock(capturing);
     const c10::cuda::CUDAStreamGuard on(stream_);
-    // Meanwhile other threads may do what a capture does not allow, such as allocating memory.
+    // In this mode, other threads may meanwhile make CUDA calls that a capture forbids, such as allocating memory.
     graph.captured->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       graph.outputs = call_(graph.inputs);

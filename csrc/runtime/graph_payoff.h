@@ -15,7 +15,8 @@ namespace fuseconv::runtime {
 
 class WhenItPays final : public GraphPolicy {
  public:
-  // `recurs` says that there is only one shape, which is then captured at its first call.
+  // `limit` is the maximum number of graphs and `memory` the maximum number of bytes that they may hold. If `recurs` is
+  // true, there is only one shape, which is captured at its first call.
   WhenItPays(size_t limit, int64_t memory, bool recurs = false) : limit_(limit), memory_(memory), recurs_(recurs) {}
 
   Step step(const Shapes& key, bool contended) override {
@@ -189,7 +190,8 @@ class WhenItPays final : public GraphPolicy {
     return Step::replay;
   }
 
-  // Returns whether replaying the calls so far would have saved the cost of a capture.
+  // Returns whether to capture the shape now: whether replaying its calls so far would have saved the cost of a
+  // capture.
   bool pays(Shape& shape) const {
     if (shape.banned > 0) {
       --shape.banned;
@@ -234,7 +236,8 @@ class WhenItPays final : public GraphPolicy {
     graphs_.clear();
   }
 
-  // Returns the number of calls to skip. It is random, so that even calls in a fixed order are all observed in time.
+  // Returns the number of upcoming calls that are made without asking the policy. The number is random, so that the
+  // policy eventually observes every shape, even if the shapes recur in a fixed order.
   int64_t drawn_rest() {
     if (direct_ == 0) {
       return 0;

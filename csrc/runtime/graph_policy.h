@@ -1,5 +1,5 @@
-// Decides which calls are captured in CUDA graphs and which graphs are dropped: the interface of a policy, and the
-// simplest policy. fuseconv/runtime/graph_policy.py in C++, without LibTorch.
+// Defines the policies that decide which calls are captured in CUDA graphs and which graphs are dropped: the interface,
+// and the simplest policy. Translates fuseconv/runtime/graph_policy.py to C++, without LibTorch.
 #pragma once
 
 #include <algorithm>
@@ -13,35 +13,38 @@
 
 namespace fuseconv::runtime {
 
-// How a call is made. The duration of a timed call is reported to the policy once it is known. `capture` makes a direct
-// call and then captures it. `drop_all` drops all graphs and then makes a direct call.
+// The ways to make a call: direct, or as a replay of its graph. The caller reports the duration of a timed call to the
+// policy once it is known. `capture` makes a direct call and then captures it. `drop_all` drops all graphs and then
+// makes a direct call.
 enum class Step { direct, timed_direct, replay, timed_replay, capture, drop_all };
 
-// Decides how calls are made, by the shapes of their inputs. The caller must serialize its calls with a lock.
+// Decides how to make a call from the shapes of its inputs, which are the key of its graph. The caller must serialize
+// all calls of a policy with a lock.
 class GraphPolicy {
  public:
   virtual ~GraphPolicy() = default;
 
-  // Returns how to make a call. `contended` says that a replay would wait for a replay on another stream.
+  // Returns how to make a call. `contended` is true if a replay would have to wait for a replay on another stream.
   virtual Step step(const Shapes& key, bool contended) = 0;
 
-  // Reports the duration of a timed call. Returns whether to drop the graph of the key.
+  // Records the duration of a timed call in seconds. Returns whether the caller must drop the graph of the key.
   virtual bool timed(const Shapes& key, bool contended, bool replayed, double seconds) = 0;
 
-  // Returns the keys whose graphs are dropped to make room for a new graph of `size` bytes, or nothing if the new graph
-  // is not worth it.
+  // Returns the keys whose graphs the caller must drop to make room for a new graph of `size` bytes, or std::nullopt if
+  // the new graph is not to be captured.
   virtual std::optional<std::vector<Shapes>> room(const Shapes& key, int64_t size) = 0;
 
-  // Reports a capture: `size` is the graph's own bytes, `total` the bytes of all graphs including the memory that they
-  // share, and `seconds` the duration of the capture. Returns false if the graphs now exceed the limit and must all be
-  // dropped.
+  // Records a capture: `size` is the graph's own bytes, `total` the bytes of all graphs including the memory that they
+  // share, and `seconds` the duration of the capture. Returns true if the graphs are within the memory limit, and false
+  // if the caller must drop all of them.
   virtual bool captured(const Shapes& key, int64_t size, int64_t total, double seconds) = 0;
 
   // The number of upcoming calls that are made directly, without asking the policy.
   std::atomic<int64_t> rest = 0;
 };
 
-// Captures every shape at its first call, and drops the least recently used graphs.
+// Captures every shape at its first call, and drops the least recently used graphs when there are more than `limit`
+// graphs or they hold more than `memory` bytes.
 class AtFirstSight final : public GraphPolicy {
  public:
   AtFirstSight(size_t limit, int64_t memory) : limit_(limit), memory_(memory) {}

@@ -11,13 +11,13 @@ namespace fuseconv::runtime {
 
 class Trial {
  public:
-  // Starts with the known times of direct calls, of which there are fewer than kSamples.
+  // Starts a trial. `direct` contains the seconds of earlier direct calls, fewer than kSamples.
   explicit Trial(std::vector<double> direct = {}) : begun_{static_cast<int>(direct.size()), -1} {
     times_[0] = std::move(direct);
   }
 
-  // Returns whether the next call is a timed replay (true) or a timed direct call (false), or nothing if no more calls
-  // need to be timed.
+  // Returns true if the next call must be a timed replay, false if it must be a timed direct call, and std::nullopt if
+  // no more calls need to be timed.
   std::optional<bool> begin() {
     const bool replayed = begun_[true] <= begun_[false];
     if (begun_[replayed] == kSamples) {
@@ -27,7 +27,7 @@ class Trial {
     return replayed;
   }
 
-  // Adds the time of a call that `begin` announced.
+  // Adds the time of a call that `begin` requested.
   void add(bool replayed, double seconds) {
     if (replayed && !is_loaded_) {
       is_loaded_ = true;
@@ -48,9 +48,9 @@ class Trial {
     return values[rank];
   }
 
-  std::optional<bool> wins;  // whether the replay is faster, once known
-  double direct = 0;         // once that is known: the seconds of a direct call
-  double saving = 0;         // the seconds that a replay saves of `direct`
+  std::optional<bool> wins;  // whether the replay is faster; empty until it is known
+  double direct = 0;         // the seconds of a direct call; 0 until `wins` is known
+  double saving = 0;         // the seconds that a replay saves; 0 until `wins` is known
 
  private:
   static constexpr int kSamples = 5;

@@ -1,5 +1,5 @@
-// A LibTorch call that is replayed from CUDA graphs. Implemented by cuda_graphs.cpp, or by cuda_graphs_absent.cpp if
-// LibTorch was built without CUDA.
+// Wraps a LibTorch call so that it is captured in CUDA graphs and replayed. Implemented by cuda_graphs.cpp, or by
+// cuda_graphs_absent.cpp if LibTorch was built without CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@ class GraphedCall {
   virtual CudaGraphs status() = 0;
 };
 
-// Wraps `call`, which must launch the same work for the same shapes. If `required`, every shape is captured at its
-// first call, and a failed capture is an error. Otherwise a shape is captured when that pays off. `memory` is the
-// maximum number of bytes that the graphs may hold; the default is a tenth of the free memory.
+// Wraps `call`, which must launch the same work for the same shapes. If `required` is true, every shape is captured at
+// its first call, and a failed capture is an error. Otherwise a shape is captured once its graph pays off. `memory` is
+// the maximum number of bytes that the graphs may hold; if it is empty, a tenth of the free memory.
 std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required, std::optional<int64_t> memory);
 
 }  // namespace fuseconv::runtime

@@ -1,4 +1,4 @@
-// A loaded artifact. It takes and returns dense host tensors; the runner copies them to its device and back.
+// Runs a loaded artifact. Inputs and outputs are dense host tensors; the runner copies them to its device and back.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +18,7 @@ class Runner {
   virtual CudaGraphs cuda_graphs() { return {}; }
 };
 
-// These describe this machine in the terms of a manifest's environment.
+// The properties of this machine, in the terms of a manifest's environment.
 std::string torch_version();
 std::string torch_cpu();  // torch's name for the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
@@ -28,7 +28,8 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
 
 // ONNX Runtime is loaded on first use, from libonnxruntime.so or from the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();
-// `library` is the path of fuseconv's op library, or empty.
+// Loads an ONNX artifact. `library` is the path of fuseconv's op library; it is empty if the artifact uses no custom
+// ops.
 std::unique_ptr<Runner> onnx(const std::filesystem::path& artifact, const std::filesystem::path& library,
                              const Contract& contract);
 

@@ -10,7 +10,7 @@ namespace fuseconv::runtime {
 class Sha256 {
  public:
   void add(const void* data, size_t bytes);
-  // Returns the digest of all added data in hexadecimal. No data may be added afterwards.
+  // Returns the hexadecimal digest of all added data. May be called once, and no data may be added afterwards.
   std::string digest();
 
  private:

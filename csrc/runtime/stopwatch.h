@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 inline double seconds_since(Clock::time_point at) { return std::chrono::duration<double>(Clock::now() - at).count(); }
 
 inline c10::Event recorded(const c10::cuda::CUDAStream& stream) {
-  // with this flag, the event records its time
+  // BACKEND_DEFAULT enables timing
   c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
   event.record(stream);
   return event;
@@ -47,7 +47,8 @@ class Stopwatch {
     ended_.push_back({std::move(value), host, std::move(begun.event), recorded(begun.stream)});
   }
 
-  // Returns the value and the seconds of the next call, in order, if the device has finished it.
+  // Removes and returns the value and the seconds of the earliest ended call. Returns std::nullopt if no call is left
+  // or the device has not finished the earliest one.
   std::optional<std::pair<T, double>> finished() {
     const std::lock_guard lock(mutex_);
     if (ended_.empty() || !ended_.front().end.query()) {

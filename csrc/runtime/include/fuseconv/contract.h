@@ -1,4 +1,5 @@
-// The input contract of fuseconv/contract. It makes the same checks on every call, with the same messages.
+// The declared input signature of a model, as in fuseconv/contract. Every call is checked in the same way, with the
+// same messages.
 #pragma once
 
 #include <map>
@@ -41,7 +42,7 @@ struct Contract {
   std::optional<Buckets> buckets;
   std::map<std::string, std::string> state = {};  // maps an input to the output that is its next value
 
-  // Checks the tensors and returns them in the order of the inputs. Throws Error of kind contract.
+  // Returns the tensors in the order of the inputs. Throws Error of kind contract if they violate the contract.
   std::vector<const Tensor*> bind(const NamedTensors& tensors) const;
 
   // Returns the initial state: tensors of zeros, by input name. `sizes` gives the size of each symbolic dim in the

@@ -1,5 +1,5 @@
-// The errors of fuseconv/errors.py. An error states what went wrong, where, and how to fix it; its kind determines the
-// exit status.
+// The errors of fuseconv/errors.py. An error states what went wrong, where, and how to fix it. The kind of an error
+// determines the program's exit status.
 #pragma once
 
 #include <stdexcept>

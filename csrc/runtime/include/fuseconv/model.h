@@ -1,5 +1,5 @@
-// A loaded bundle. Before anything is loaded, the bundle's files, this machine and the permissions of the libraries are
-// checked.
+// A loaded bundle. Before any code or data is loaded, Model::load checks the bundle's files, whether this machine can
+// run them, and the permissions of the libraries.
 //
 //   fuseconv::runtime::Model model = fuseconv::runtime::Model::load("model.fuseconv", "onnx");
 //   fuseconv::runtime::NamedTensors outputs = model({{"x", x}});
@@ -21,8 +21,8 @@ class Runner;
 class Model {
  public:
   // Loads a bundle. `target` is aoti, torchscript, onnx-plugin or onnx. If it is empty, selects the target that was
-  // measured fastest at the conversion, provided this is the same device, and otherwise the first of these targets that
-  // the bundle contains. Throws Error as fuseconv.load does.
+  // measured fastest at the conversion if this machine has the same device, and otherwise the first of these targets
+  // that the bundle contains. Throws Error as fuseconv.load does.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
   // Checks the tensors against the contract and returns the outputs by name. Throws Error of kind contract if the call
@@ -38,7 +38,7 @@ class Model {
  private:
   Contract contract_;
   std::string target_;
-  std::string ungraphed_;  // the reason if the model runs without CUDA graphs
+  std::string ungraphed_;  // why the model runs without CUDA graphs, or empty
   std::shared_ptr<Runner> runner_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace fuseconv::runtime {
 
-// Both throw Error: of kind refused if the file is damaged, of kind file if it cannot be read or written.
+// Both functions throw Error: of kind refused if the file is damaged, and of kind file if it cannot be read or written.
 NamedTensors load_tensors(const std::filesystem::path& path);
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors);
 
