@@ -1,4 +1,4 @@
-// Calls an op for an AOTInductor package: through a pointer to a C function, without the dispatcher and without boxing.
+// Lets an AOTInductor package call an op through a pointer to a C function, without the dispatcher and without boxing.
 #pragma once
 
 #include <cstdio>
@@ -12,14 +12,14 @@
 
 namespace fuseconv::torch_binding {
 
-// The C form of `int[]`.
+// The C representation of an `int[]` argument.
 struct Ints {
   const int64_t* data;
   int64_t size;
 };
 
-// Reads an argument through a pointer. A `Tensor` is a handle; a `Tensor?` is a pointer to a handle, or null; a `str`
-// is a const char*; a `bool` is an int32_t. core/op.h describes how arguments are converted.
+// Reads an argument of a C call, which is passed as a pointer. A `Tensor` is a handle; a `Tensor?` is a pointer to a
+// handle, or null; a `str` is a const char*; a `bool` is an int32_t. core/op.h describes how arguments are converted.
 class CArgument {
  public:
   CArgument(const void* argument, CommonDevice& device) : argument_(argument), device_(device) {}
@@ -53,8 +53,8 @@ class CArgument {
   CommonDevice& device_;
 };
 
-// Runs an op with the signature of CShim. The caller of a shim learns only that the shim failed, so the message is
-// printed here, as torch's own shims do.
+// Implements the CShim of an op: runs the op and stores its results. The caller of a shim learns only that the shim
+// failed, so the error message is printed here, as torch's own shims do.
 template <class Op, class Kernel, class Invoke>
 AOTITorchError call_from_c(const void* const* arguments, AtenTensorHandle* const* results, Kernel kernel,
                            Invoke invoke) {

@@ -1,5 +1,6 @@
-// Shared by the two ONNX Runtime libraries. Every op becomes one custom op per dtype in the domain com.fuseconv, made
-// from the same declaration as for torch. Uses only the C API, in the oldest version that suffices.
+// The code that the CPU and the CUDA library for ONNX Runtime share. Every op becomes one custom op per dtype in the
+// domain com.fuseconv, generated from the same declaration as for torch. Only the C API is used, in the oldest version
+// that suffices.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -25,13 +26,13 @@ namespace fuseconv::ort_binding {
 // ONNX Runtime 1.17, the first version in which a custom op may use the session's threads.
 inline constexpr uint32_t kApiVersion = 17;
 
-// Returns the API of the process's ONNX Runtime. It is set when ONNX Runtime registers the library.
+// Returns the C API of the ONNX Runtime in this process. Must not be called before ONNX Runtime registers the library.
 const OrtApi& api();
 
 // Throws if the status of a C API call is an error.
 void check(OrtStatus* status);
 
-// Runs the body and converts an exception to a status.
+// Runs the body. Returns null, or the status that describes the exception if the body throws.
 template <class Body>
 OrtStatus* guarded(Body body) {
   try {
@@ -45,13 +46,13 @@ OrtStatus* guarded(Body body) {
 Dtype dtype_of(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(Dtype dtype);
 
-// Returns the ONNX name of an op: LinearAct for "linear_act".
+// Returns the ONNX name of an op, such as "LinearAct" for "linear_act".
 std::string onnx_name(const char* op);
 
 // Returns the names of an op's arguments in order, read from its schema.
 std::vector<std::string> argument_names(const char* schema);
 
-// A tensor of the call. ONNX Runtime's tensors are contiguous.
+// An input or output of a call. ONNX Runtime's tensors are contiguous.
 class Tensor {
  public:
   explicit Tensor(const OrtValue* value);
@@ -66,9 +67,9 @@ class Tensor {
   int device_ = 0;
 };
 
-// Returns the input at an index, or nothing if the node omits the input.
+// Returns the input at index `place`, or std::nullopt if the node omits the input.
 std::optional<Tensor> input(OrtKernelContext* context, size_t place);
-// The same as `input`, but throws an exception that names the argument if the input is missing.
+// Does the same as `input`, but throws std::runtime_error, whose message gives the index, if the node omits the input.
 Tensor required_input(OrtKernelContext* context, size_t place);
 Tensor output(OrtKernelContext* context, size_t place, const Spec& spec);
 
@@ -82,10 +83,11 @@ struct CustomOpInput {
   bool optional;
 };
 
-// An argument that is an attribute of the node. The attribute is read when the kernel is created.
+// The value of an argument that is an attribute of the node, read when the kernel is created. Empty for other
+// arguments.
 using AttributeValue = std::variant<std::monostate, double, int64_t, bool, std::string, std::vector<int64_t>>;
 
-// An argument while a custom op is declared: adds its inputs to a list. See core/op.h.
+// Stands for an argument while a custom op is declared: adds the argument to `inputs` if it is a tensor. See core/op.h.
 struct DeclaredArgument {
   std::vector<CustomOpInput>& inputs;
   Dtype dtype;
@@ -106,7 +108,7 @@ struct DeclaredArgument {
   }
 };
 
-// An argument while a kernel is created: reads the attribute if the argument is one.
+// Stands for an argument while a kernel is created: reads the argument into `attribute` if it is not a tensor.
 struct NodeArgument {
   const OrtKernelInfo* info;
   const std::string& name;
@@ -128,7 +130,8 @@ struct NodeArgument {
   }
 };
 
-// An argument during a call: the next unused input of the node, or the value that NodeArgument read.
+// Stands for an argument during a call. Its value is the next unused input of the node or, if the argument is not a
+// tensor, the value that NodeArgument read.
 struct CallArgument {
   OrtKernelContext* context;
   const AttributeValue& attribute;
@@ -155,7 +158,7 @@ class Kernel {
   virtual void compute(OrtKernelContext* context) = 0;
 };
 
-// One op in one dtype, as the struct that ONNX Runtime queries.
+// A custom op for one dtype, derived from the struct of callbacks that ONNX Runtime expects.
 struct CustomOp : OrtCustomOp {
   std::string name;
   const char* provider;  // null for the CPU
@@ -216,7 +219,7 @@ void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops) {
   }
 }
 
-// Creates the custom ops of a provider for all ops of the tuple.
+// Returns the custom ops of a provider, one per dtype for every op of the tuple that is available in ONNX Runtime.
 template <class Provider, class... Ops>
 std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   std::vector<std::unique_ptr<CustomOp>> ops;
@@ -224,7 +227,8 @@ std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   return ops;
 }
 
-// Adds the library's ops to the session options. `ops` is called once; the ops live as long as the process.
+// Adds the library's custom ops to the session options. Calls `ops` once per process, to create the custom ops, which
+// live until the process ends. Returns null or an error status.
 OrtStatus* register_domain(OrtSessionOptions* options, const OrtApiBase* base,
                            std::vector<std::unique_ptr<CustomOp>> (*ops)());
 

@@ -21,8 +21,8 @@ class Gemm {
            const void* bias, void* y);
 
  private:
-  // Returns the operator for f32 or f64, with or without a bias. Creates the operator on first use, because most nodes
-  // need none.
+  // Returns the Gemm operator for f32 or f64, with or without a bias. Creates the operator on first use, because most
+  // nodes never need it.
   const OrtOp* op(Dtype dtype, bool has_bias);
 
   OrtKernelInfo* info_;

@@ -1,5 +1,6 @@
-// Shared by the two torch libraries: converts tensors to views for the kernels, runs an op, and calls torch's GEMM.
-// Uses only the LibTorch stable ABI, so that one build works with every torch from 2.10 on.
+// The code that the CPU and the CUDA library for torch share: it converts tensors to views for the kernels, runs an op,
+// and calls torch's GEMM and convolution. Uses only the LibTorch stable ABI, so that one build works with every torch
+// from 2.10 on.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -33,7 +34,7 @@ struct Device {
   int32_t index;
 };
 
-// Takes the device of the first tensor and checks that the other tensors are on it.
+// Determines the device of a call: the device of the first tensor. Throws if another tensor is on another device.
 class CommonDevice {
  public:
   explicit CommonDevice(const char* op) : op_(op) {}
@@ -47,7 +48,8 @@ class CommonDevice {
 
 Tensor allocate(const Spec& spec, Device device);
 
-// Implements Host::scratch with tensors from torch's allocator, which live until the end of the call.
+// Implements Host::scratch with tensors from torch's allocator. The buffers live as long as this object, which lives
+// until the end of the call.
 class Scratch {
  public:
   explicit Scratch(Device device) : device_(device) {}
@@ -59,28 +61,30 @@ class Scratch {
   std::vector<Tensor> kept_;
 };
 
-// aten::addmm.out, aten::mm.out and aten::baddbmm.out for one device. The calls bypass autograd and autocast.
+// Pointers to the C shims of aten::addmm.out, aten::mm.out and aten::baddbmm.out for one device. The shims bypass
+// autograd and autocast.
 struct GemmShims {
   AOTITorchError (*addmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
   AOTITorchError (*mm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
   AOTITorchError (*baddbmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
 };
 
-// Implements Host::linear with these shims: the same computation as aten::linear, written into an existing result. The
-// weight keeps its strides.
+// Implements Host::linear with these shims: computes the same as aten::linear, but writes into an existing tensor y.
+// The weight is passed with its strides, without a copy.
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y);
 
 // Implements Host::batched_product with these shims.
 void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
-// aten::convolution for one device. The call bypasses autograd and autocast.
+// A pointer to the C shim of aten::convolution for one device. The shim bypasses autograd and autocast.
 using ConvolutionShim = decltype(&aoti_torch_cpu_convolution);
 
-// Implements Host::convolution with this shim. The tensors keep their strides.
+// Implements Host::convolution with this shim. The tensors are passed with their strides, without a copy.
 In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In weight, std::optional<In> bias,
                const ConvolutionParameters& parameters);
 
-// Runs an op and returns its results. `invoke(device, run)` creates the host and returns run(host).
+// Allocates the results of an op, runs the op, and returns the results. `invoke(device, run)` must create the host of
+// the call and return run(host).
 template <class Op, class Kernel, class Invoke>
 std::array<Tensor, kResults<Op>> run(Kernel kernel, Invoke invoke, Device device, const typename Op::Args& args) {
   const std::array<Spec, kResults<Op>> specs = Op::outputs(args);

@@ -1,4 +1,4 @@
-// Calls an op for torch's dispatcher, with arguments and results on a stack.
+// Lets torch's dispatcher call an op, with the arguments and results on a stack.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace fuseconv::torch_binding {
 
-// An argument on the stack, owned by the call. See core/op.h.
+// An argument that the call takes from the stack and owns. See core/op.h.
 class BoxedArgument {
  public:
   void take(StableIValue value, CommonDevice& device) {
@@ -51,7 +51,7 @@ class BoxedArgument {
   std::optional<std::vector<int64_t>> numbers_;
 };
 
-// Runs an op: takes its arguments from the stack and leaves its results there.
+// Runs an op: takes the op's arguments from the stack and puts its results there.
 template <class Op, class Kernel, class Invoke>
 void call_boxed(StableIValue* stack, Kernel kernel, Invoke invoke) {
   CommonDevice device(Op::name);

@@ -1,6 +1,6 @@
 // The functions and constants of cuDNN 9's backend interface that convolutions need. The library is found by name among
-// the libraries that torch has loaded, so the build needs neither cuDNN's headers nor its library. The constants are
-// those of cudnn_graph.h, which stay the same in all of cuDNN 9.
+// the libraries that torch has loaded, so that the build needs neither cuDNN's headers nor its library. The constants
+// have the values of cudnn_graph.h, which are the same in every version of cuDNN 9.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Functions {
 // Returns the functions of the loaded library, or null if the process has no cuDNN 9.
 const Functions* functions();
 
-// Returns this thread's handle for the current device, or null without cuDNN.
+// Returns this thread's handle for the current device, or null if the process has no cuDNN 9.
 Handle handle_of_thread();
 
 enum Kind {
@@ -122,7 +122,7 @@ enum Number {
   kNondeterministic = 4,
 };
 
-// Thrown if a call of cuDNN returns an error.
+// The exception that `check` throws if a cuDNN call returns an error.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -133,7 +133,7 @@ inline void check(int status, const char* call) {
   }
 }
 
-// A descriptor of the backend interface.
+// Owns a descriptor of cuDNN's backend interface.
 class Descriptor {
  public:
   explicit Descriptor(Kind kind) { check(functions()->create_descriptor(kind, &descriptor_), "create"); }

@@ -17,10 +17,11 @@ struct Problem {
   Out y;
 };
 
-// Runs a problem on the host's stream. Uses only engines that cuDNN has compiled in advance, because an engine that is
-// compiled on its first call takes up to a second for that, and only engines whose results do not differ from call to
-// call. If `may_time` and the stream is not being captured, times the engines on the first call of a problem and
-// selects the fastest; otherwise cuDNN's heuristic selects one.
+// Runs a problem on the host's stream. Uses only engines that are deterministic and precompiled in cuDNN's library:
+// compiling an engine on its first call takes up to a second. On the first call with a problem that was not measured,
+// times the engines and selects the fastest if `may_time` is true and the stream is not being captured. Otherwise
+// selects the engine that is expected to be fastest from the measured tactics or, without tactics, from cuDNN's
+// heuristic.
 //
 // Returns false, without any effect, if the process has no cuDNN 9 or cuDNN has no such engine.
 bool run(CudaHost& host, const Problem& problem, bool may_time);

@@ -1,5 +1,5 @@
-// Describes a convolution and the operations that follow it as cuDNN operations, and lists the engine configurations
-// that cuDNN proposes for them.
+// Describes a convolution and its epilogue as a graph of cuDNN operations, and lists the engine configurations that
+// cuDNN proposes for the graph.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ inline constexpr int64_t kMostNotes = 16;
 // Identifies the tensors of the operations.
 enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kFirstVirtual };
 
-// Returns the name under which a configuration is stored as a tactic: the engine and its knobs, as cuDNN numbers them.
+// Returns the name under which an engine configuration is stored as a tactic. It consists of the engine's index and the
+// numbers and values of its knobs, such as "engine 5 k2=1".
 inline std::string name_of(const Descriptor& configuration) {
   const Descriptor engine(kEngine);
   BackendDescriptor raw = engine.get();
@@ -49,7 +50,7 @@ inline std::string name_of(const Descriptor& configuration) {
   return name;
 }
 
-// The operations of a problem, and the engine configurations that cuDNN proposes for them.
+// The operation graph of a problem, and the engine configurations that cuDNN proposes for it.
 class Graph {
  public:
   Graph(Handle handle, const Problem& p) {
@@ -118,7 +119,7 @@ class Graph {
  private:
   static std::vector<int64_t> copy(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
 
-  // Returns the bias as [1, O, 1, 1], channels last.
+  // Returns the Spec of the bias as a channels-last tensor [1, O, 1, 1] or [1, O, 1, 1, 1].
   static Spec contiguous_bias(const Problem& p) {
     int64_t sizes[kMaxRank];
     std::fill_n(sizes, p.y.rank, 1);
@@ -128,7 +129,7 @@ class Graph {
 
   Descriptor& made(Kind kind) { return *kept_.emplace_back(std::make_unique<Descriptor>(kind)); }
 
-  // Creates a channels-last tensor of these sizes.
+  // Creates the descriptor of a channels-last tensor with the sizes of `shape`.
   const Descriptor& tensor(int64_t id, int type, In shape, bool is_virtual = false) {
     const Spec spec = channels_last(shape.dtype, shape.rank, shape.sizes);
     Descriptor& tensor = made(kTensor);

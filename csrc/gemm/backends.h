@@ -17,27 +17,28 @@ struct Choice {
   int32_t variant;
 };
 
-// Returns why a backend does not support a problem, or an empty string if it does.
+// Returns the reason for which a backend does not support a problem, or an empty string if the backend supports it.
 std::string refuses(Backend backend, const Problem& problem);
 
 // Returns the choices worth timing for a problem, restricted to one backend if `only` names one. The first choice is
-// used if nothing is timed. Empty if no backend supports the problem.
+// the one to use if nothing is timed. Returns an empty list if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
 
-// Returns the bytes of scratch memory that a choice needs for the product [m, 2n] of a gated layer. Most choices need
-// 0.
+// Returns the size in bytes of the scratch buffer in which a choice stores the product [m, 2n] of a gated layer, or 0
+// for a choice that needs no scratch buffer.
 size_t scratch_bytes(const Problem& problem, Choice choice);
 
-// Enqueues the work on the problem's stream. Allowed during stream capture. Throws std::runtime_error.
+// Enqueues the work on the problem's stream. May be called during stream capture. Throws std::runtime_error if the
+// choice does not support the problem or CUDA or cuBLAS fails.
 void run(const Problem& problem, Choice choice);
 
 std::string to_string(Choice choice);
 
-// Returns the name under which a choice is stored as a tactic. The name means the same for every size: a cuBLAS
-// algorithm is named by its configuration, not by its rank.
+// Returns the name under which a choice is stored as a tactic. The name denotes the same choice for problems of every
+// size: a cuBLAS algorithm is named by its configuration, because its rank depends on the size.
 std::string name_of(const Problem& problem, Choice choice);
 
-// Returns the choice of that name, or nothing if it cannot compute the problem.
+// Returns the choice of that name, or std::nullopt if no choice of that name can compute the problem.
 std::optional<Choice> named(const Problem& problem, const std::string& name);
 
 }  // namespace fuseconv::linear

@@ -1,4 +1,4 @@
-// Expresses a problem in terms of cuBLASLt: its descriptors, and the algorithms that cuBLASLt proposes for it.
+// Translates a problem into cuBLASLt's descriptors, and queries the algorithms that cuBLASLt proposes for it.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,7 +19,7 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t weight, x, residual, y;
 };
 
-// Throws std::runtime_error, naming the call, if the call failed.
+// Throws std::runtime_error, whose message names the call, unless `status` is success.
 void check(cublasStatus_t status, const char* call);
 
 template <class T>
@@ -36,8 +36,8 @@ std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, const Problem
 // cluster shape, as cuBLAS numbers them.
 std::string name_of(const cublasLtMatmulAlgo_t& algorithm);
 
-// Returns the algorithm of that name for the element types of a problem. This is the same algorithm that cuBLAS
-// proposes under that name, whatever the sizes. Returns nothing if cuBLAS has no such algorithm. Takes less than a
+// Returns the algorithm of that name for the element types of a problem, or std::nullopt if cuBLAS has no such
+// algorithm. The result is the same algorithm that `propose` returns under that name for any size. Takes less than a
 // microsecond; `propose` takes hundreds.
 std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle, const Problem& problem,
                                                  const std::string& name);

@@ -1,5 +1,5 @@
-// One elementwise pass for the part of a layer that the GEMM's epilogue did not compute: y = act(y + bias) + residual,
-// in place, or, if gated, y[m, n] = act(scratch[m, n] + bias[n]) * (scratch[m, N + n] + bias[N + n]).
+// An elementwise pass that computes the part of a layer that the GEMM's epilogue left out: y = act(y + bias) +
+// residual, in place, or, if gated, y[m, n] = act(scratch[m, n] + bias[n]) * (scratch[m, N + n] + bias[N + n]).
 #pragma once
 
 #include "gemm/problem.h"

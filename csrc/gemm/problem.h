@@ -1,5 +1,6 @@
 // One linear layer as its backends see it: y = act(x w^T + bias) + residual, or, if gated, y = act(x wg^T + bg) (x wu^T
-// + bu), where g and u denote the halves of weight and bias. Plain data without a framework.
+// + bu), where g and u denote the halves of weight and bias. Contains only plain data, so that it does not depend on a
+// framework.
 #pragma once
 
 #include <cstddef>
@@ -24,29 +25,29 @@ struct Problem {
   void* y;               // [m, n]; does not overlap any operand
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int32_t tf32;  // f32 only: whether to multiply in TF32
-  // relu only: whether cublaslt may be proposed, because each algorithm is tested for NaN before use
+  // relu only: whether cublaslt may be a candidate, because the caller tests each algorithm for NaN before its use
   int32_t relu_checked;
   int32_t gated;    // whether the layer is gated; then there is no residual
   void* workspace;  // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
-  void* scratch;  // device memory, 256-byte aligned, of the size that `scratch_bytes` gives for the choice; or null
+  void* scratch;  // device memory, 256-byte aligned, scratch_bytes(problem, choice) bytes; or null
   void* stream;   // cudaStream_t
-  // Computes z = x w^T + bias with the host framework's GEMM on a stream, with dense rows of z, for backend `aten`; or
-  // null.
+  // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM. Backend `aten` needs this
+  // function; it is null if there is none.
   void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // whether weight is [k, n] in memory, with weight_stride between its rows
-  // The number of products of x and weight in a batch, with these strides between the operands. The results in y are
-  // adjacent. 0 means one product. Only backend `cublaslt` supports a batch, without bias and residual.
+  // The number of products x w^T in a batch, and the strides between their operands. The results are adjacent in y. 0
+  // means one product without a batch. Only backend `cublaslt` supports a batch, and only without bias and residual.
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// Returns the largest power of two that divides an address, up to the 16 bytes that vector loads and TMA need. Larger
-// alignments are not distinguished: the constants of a compiled model are aligned to 64, so that equal layers would
-// differ.
+// Returns the largest power of two that divides an address, but at most 16, the alignment in bytes that vector loads
+// and TMA need. Larger alignments are not distinguished, because layers of a compiled model that differ only in the
+// addresses of their constants, which are aligned to 64 bytes, would then get different choices.
 inline int alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 16;
   return static_cast<int>(address & (~address + 1));

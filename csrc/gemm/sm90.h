@@ -1,5 +1,5 @@
-// Backend `sm90`: one fused kernel for Hopper: f16 and bf16, the activations of sm90_kernel_table.h, bias, residual,
-// gated.
+// Backend `sm90`: one fused kernel for Hopper. It supports f16 and bf16, the activations of sm90_kernel_table.h, bias,
+// residual, and gated layers.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Configuration {
   int shape;                 // the index into kShapes
   int cluster_m, cluster_n;  // the number of blocks, 1 or 2, that share multicast copies of w and of x
   int strip;                 // rasterization: the rows of cluster tiles that are visited together
-  bool early;                // PDL (programmatic dependent launch): may start before the preceding grid ends
+  bool early;                // programmatic dependent launch (PDL): may start before the preceding grid ends
 };
 
 // Convert a configuration to one number and back, so that a Choice can store it.
@@ -27,11 +27,13 @@ int encode(const Configuration& configuration);
 Configuration decode(int code);
 std::string to_string(const Configuration& configuration);
 
-// Returns the configurations worth timing for a problem, best guess first. The guess is based on the number of waves of
-// tiles and, per step along k, on the larger of the Tensor Core time and the time to copy the tiles to shared memory.
+// Returns the configurations worth timing for a problem, the one expected to be fastest first. The expectation is based
+// on the number of waves of tiles and, per step along k, on the larger of the Tensor Core time and the time to copy the
+// tiles to shared memory.
 std::vector<Configuration> configurations(const Problem& problem);
 
-// Returns why this backend does not support the problem, or an empty string. Queries the current device.
+// Returns the reason for which this backend does not support the problem, or an empty string if it does. Queries the
+// current device.
 std::string refuses(const Problem& problem);
 
 // Launches on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.

@@ -5,7 +5,8 @@
 
 namespace fuseconv::linear::sm90 {
 
-// Divides by a number known at launch. The quotient is the high half of the product with 2^64 / divisor, rounded up.
+// Divides by a number that is known at launch. The quotient is the high half of the product of the dividend and 2^64 /
+// divisor, rounded up.
 struct Divisor {
   uint64_t inverse;  // 0 stands for 2^64, which is the inverse of 1
   int value;

@@ -1,14 +1,14 @@
-// The compiled kernels by activation. Each entry of the list has its own translation unit, compiled from
-// sm90_kernels.cu.
+// Lists the activations for which kernels are compiled, and returns the compiled kernels. Each activation has its own
+// translation unit, compiled from sm90_kernels.cu.
 #pragma once
 
 #include "gemm/problem.h"
 
 namespace fuseconv::linear::sm90 {
 
-// The activations that have kernels. The kernels of hard_swish also compute hard_sigmoid, relu6 and leaky_relu. Other
-// backends handle a product with any other activation. Each entry is slow to compile. csrc/gemm/backends.cmake reads
-// this list.
+// The activations that have kernels. The kernels of hard_swish also compute hard_sigmoid, relu6 and leaky_relu. Layers
+// with any other activation are computed by other backends. The list is short because each entry takes long to compile.
+// csrc/gemm/backends.cmake reads this list.
 #define FUSECONV_SM90_ACTIVATIONS(DO) \
   DO(none)                            \
   DO(relu)                            \
@@ -32,8 +32,8 @@ struct Kernel {
 
 inline constexpr int kTileShapes = 6;
 
-// What the epilogue of y computes besides act(x w^T + bias): nothing, the sum with a residual, or the product with the
-// up half of x w^T + bias.
+// What the epilogue does with act(x w^T + bias): stores it, adds a residual, or, for a gated layer, multiplies it by
+// the up half of x w^T + bias.
 enum class Form { plain, residual, gated };
 
 // Returns the kernel of a tile shape. `element` is f16 or bf16; `shape` is below kTileShapes.

@@ -11,7 +11,7 @@
 
 namespace fuseconv::linear {
 
-// Must be held while candidates are timed, so that no other timing runs at the same time.
+// Returns the mutex that must be held while candidates are timed, so that no other timing runs at the same time.
 inline std::mutex& timing_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -30,7 +30,8 @@ inline cudaStream_t timing_stream() {
   return stream;
 }
 
-// Owns two events and the graphs of the candidates. Must be used while timing_mutex is held.
+// Times candidates. Owns two events and the graphs of the candidates. timing_mutex must be held while the object
+// exists.
 class Stopwatch {
  public:
   Stopwatch() : stream(timing_stream()) {

@@ -1,5 +1,5 @@
-// Backend `tf32x3`: f32 on Hopper's Tensor Cores, with every activation, bias, residual, gated. Its errors are as small
-// as those of f32 arithmetic.
+// Backend `tf32x3`: one fused f32 kernel on Hopper's TF32 Tensor Cores. It supports every activation, bias, residual,
+// and gated layers. Its results are as accurate as f32 arithmetic.
 #pragma once
 
 #include <string>
@@ -12,10 +12,12 @@ namespace fuseconv::linear::tf32x3 {
 // Tile sizes: rows of x by rows of w.
 inline constexpr const char* kShapes[] = {"128x128", "128x64", "64x64"};
 
-// Returns the indices of the tiles, best guess first. The guess is based on the number of waves of tiles.
+// Returns the indices into kShapes of the tiles, the one expected to be fastest first. The expectation is based on the
+// number of waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
-// Returns why this backend does not support the problem, or an empty string. Queries the current device.
+// Returns the reason for which this backend does not support the problem, or an empty string if it does. Queries the
+// current device.
 std::string refuses(const Problem& problem);
 
 // Launches on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.

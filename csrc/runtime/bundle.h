@@ -29,8 +29,9 @@ struct Manifest {
   std::vector<std::string> fastest;  // the targets that were timed, fastest first
 };
 
-// Checks a bundle and returns its manifest. Throws Error of kind usage if the folder does not exist, and of kind
-// refused if a file in it is missing, damaged, exchanged for another or not listed in the manifest.
+// Checks a bundle and returns its manifest. Throws Error of kind usage if the folder does not exist or contains one
+// bundle per method, and of kind refused if a file in it is missing, damaged, exchanged for another or not listed in
+// the manifest.
 Manifest open_bundle(const std::filesystem::path& folder);
 
 // Checks that only the user can change what a target runs: its artifact, the files next to the artifact, the libraries

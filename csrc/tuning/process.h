@@ -12,26 +12,26 @@
 
 namespace fuseconv::tuning {
 
-// What a call does with a problem that was not measured: it uses the tactic that is expected to be fastest (off),
-// measures the problem, which takes a hundred times as long as the call (on), or throws (known). timing() reads the
-// environment variable FUSECONV_TIMING; the default is off. Throws std::runtime_error if the variable has another
-// value.
+// What a call does if its problem was not measured. `off` uses the tactic that is expected to be fastest. `on` measures
+// the problem, which takes a hundred times as long as the call. `known` throws std::runtime_error. timing() returns the
+// value of the environment variable FUSECONV_TIMING, or `off` if the variable is not set. Throws std::runtime_error if
+// the variable has any other value.
 enum class Timing { off, on, known };
 Timing timing();
 
 inline bool may_time() { return timing() == Timing::on; }
 
-// Throws std::runtime_error if FUSECONV_TIMING is `known`. Called for a problem that was not measured.
+// Throws std::runtime_error if FUSECONV_TIMING is `known`. Must be called for every problem that was not measured.
 void check_known(const std::string& family, int64_t size);
 
-// The tactics of the process. Thread-safe. The functions throw std::runtime_error, naming the file, if a file cannot be
-// read or written.
+// The tactics of the process. Thread-safe. A function that cannot read or write a file throws std::runtime_error, whose
+// message names the file.
 class ProcessTactics {
  public:
   // Returns the object of this copy of the op library. Each copy has its own object, and all read the same files.
   static ProcessTactics& get();
 
-  // The same as in Tactics.
+  // These return the same as the functions of Tactics with these names.
   std::vector<Tactic> measured(const std::string& family, int64_t size);
   std::vector<Tactic> expected(const std::string& family, int64_t size);
 
@@ -44,7 +44,8 @@ class ProcessTactics {
   // Writes all tactics to a file. Replaces the file atomically.
   void save(const std::string& path);
 
-  // Returns a number that changes when `load` or a bundle adds tactics, so that the caller can redo earlier choices.
+  // Returns a number that changes when `load` or a bundle adds tactics. A caller that remembers choices makes them
+  // again when the number has changed.
   int64_t version();
 
  private:

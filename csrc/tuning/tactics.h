@@ -1,4 +1,4 @@
-// The measured tactics of problems: which ways to compute a problem were tried, and how long each took.
+// Stores measured tactics: which ways to compute a problem were timed, and how long each took.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fuseconv::tuning {
 struct Tactic {
   std::string name;
   double microseconds;
-  double noise;  // the spread of the repeated timings, relative to their median
+  double noise;  // the interquartile range of the repeated timings, relative to their median
 };
 
 // Tactics by family. The problems of a family differ in one size only, such as the number of rows of a linear layer.
@@ -21,15 +21,15 @@ struct Tactic {
 // a timing depends on.
 class Tactics {
  public:
-  // Returns the tactics measured at exactly this size, fastest first. Empty if there are none.
+  // Returns the tactics measured at exactly this size, fastest first, or an empty list if there are none.
   std::vector<Tactic> measured(const std::string& family, int64_t size) const;
 
   // Returns the tactics of the nearest measured sizes, ordered by their expected time at this size. For a tactic that
   // was measured on both sides of the size, the logarithm of its time is interpolated over the logarithm of the size.
-  // The other tactics follow. Empty if the family was not measured.
+  // The other tactics follow. Returns an empty list if no size of the family was measured.
   std::vector<Tactic> expected(const std::string& family, int64_t size) const;
 
-  // Stores the tactics measured at a size and replaces those stored before. Leaves out slow tactics.
+  // Stores the tactics measured at a size, in place of those stored before for this size. Leaves out slow tactics.
   void put(const std::string& family, int64_t size, std::vector<Tactic> tactics);
 
   // Returns the JSON text that `add` reads. docs/tuning.md describes the format.
