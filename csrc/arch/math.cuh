@@ -1,4 +1,4 @@
-// Approximations by the multi-function unit, and comparisons that propagate NaN (PTX ISA 7.0, sm_80).
+// Approximations that the GPU's multi-function unit computes, and comparisons that propagate NaN (PTX ISA 7.0, sm_80).
 #pragma once
 
 namespace fuseconv::arch {
@@ -24,7 +24,7 @@ __device__ __forceinline__ double reciprocal_approx(double x) {
   return y;
 }
 
-// tanh(x) with a relative error of 2^-11, which is below half a unit of bf16.
+// tanh(x) with a relative error of 2^-11, which is less than half a unit in the last place of bf16.
 __device__ __forceinline__ float tanh_approx(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

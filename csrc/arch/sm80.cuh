@@ -12,19 +12,19 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes to shared memory. The first `bytes` are read, and the rest become zeros.
+// Copies 16 bytes to shared memory asynchronously. Reads only the first `bytes` bytes and writes zeros for the others.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// The same as copy_async, but also prefetches the surrounding 128 bytes to L2.
+// Does the same as copy_async, and also prefetches the surrounding 128 bytes to L2.
 __device__ __forceinline__ void copy(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all groups of this thread's copies except the last kPending have arrived.
+// Waits until all of this thread's groups of copies except the last kPending have arrived.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

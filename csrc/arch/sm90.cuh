@@ -28,12 +28,12 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives `count` times at once.
+// Arrives at the barrier `count` times at once.
 __device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Arrives at the same barrier in block `rank` of the cluster.
+// Arrives at the barrier at the same address in block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -57,7 +57,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// The same as barrier_wait, but waits only if `wait` is set.
+// Does the same as barrier_wait if `wait` is true, and nothing otherwise.
 __device__ __forceinline__ void barrier_wait_if(bool wait, uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -81,7 +81,8 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Orders barrier initialization (with its fence) and block exits. Orders no other memory accesses.
+// Waits for all blocks of the cluster. Orders only the initialization of barriers (with its fence) and the exit of
+// blocks, and no other memory accesses.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -89,7 +90,7 @@ __device__ __forceinline__ void cluster_sync() {
 // Waits until the preceding grids in the stream have ended and their writes are visible (PDL: griddepcontrol.wait).
 __device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Allows the next grid in the stream to start its blocks as soon as there is room (PDL: launch_dependents).
+// Allows the blocks of the next grid in the stream to start as soon as there is room for them (PDL: launch_dependents).
 __device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- TMA; coordinates are (column, row)
@@ -102,8 +103,8 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       : "memory");
 }
 
-// Multicasts the box to the same address in every block of the cluster that `blocks` selects. The barrier of each block
-// counts the block's bytes.
+// Multicasts the box to the same address in every block of the cluster that the bit mask `blocks` selects. Each block's
+// own barrier counts the bytes that the block receives.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
                                          uint16_t blocks) {
   asm volatile(
@@ -127,7 +128,8 @@ __device__ __forceinline__ void store_wait() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Copies from this block's shared memory to the same address in block `rank`, whose barrier counts the bytes.
+// Copies from this block's shared memory to the same address in block `rank` of the cluster. The barrier of block
+// `rank` counts the bytes.
 __device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"

@@ -50,8 +50,8 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define D_192 D32(0), D32(32), D32(64)
 #define D_256 D32(0), D32(32), D32(64), D32(96)
 
-// `operands` are the operand numbers of the two factors. `add` is the operand number of `accumulate`. `majors` are the
-// transpose flags of the factors in shared memory, all 0 (K-major).
+// `operands` gives the operand numbers of the two factors, and `add` the operand number of `accumulate`. `majors` gives
+// the transpose flags of the factors in shared memory, which are all 0 (K-major).
 #define WGMMA(columns, types, operands, add, majors, ...)                                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns types \
                " {" NUMBERS_##columns "}, " operands ", p, 1, 1" majors ";\n}"                                  \
@@ -68,7 +68,7 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define IN_SHARED "l"(a), "l"(b), "r"(accumulate)
 #define IN_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)
 
-// The same as wgmma_wait, but takes the accumulators as operands, so that the compiler does not read them earlier.
+// Does the same as wgmma_wait, but takes the accumulators as operands, so that the compiler does not read them earlier.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -42,7 +42,7 @@ OrtCustomOp callbacks() {
   return op;
 }
 
-// Returns the message of a status and releases the status.
+// Returns the message of a status, and releases the status.
 std::string message_of(OrtStatus* status) {
   const std::string message = api().GetErrorMessage(status);
   api().ReleaseStatus(status);
@@ -157,8 +157,8 @@ Tensor output(OrtKernelContext* context, size_t place, const Spec& spec) {
   return {contiguous(spec.dtype, spec.rank, spec.sizes), data};
 }
 
-// Returns an attribute as a double. An ONNX attribute of type FLOAT is too imprecise for f64, so the attribute is a
-// tensor of one element.
+// Returns a floating-point attribute as a double. The attribute is a tensor with one element, because an ONNX attribute
+// of type FLOAT has too little precision for f64.
 double float_attribute(const OrtKernelInfo* info, const std::string& name) {
   OrtAllocator* allocator;
   check(api().GetAllocatorWithDefaultOptions(&allocator));

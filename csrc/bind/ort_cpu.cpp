@@ -13,7 +13,7 @@
 namespace fuseconv::ort_binding {
 namespace {
 
-// Allocates memory from the session's allocator and frees it at the end of the call at the latest.
+// Allocates scratch buffers from the session's allocator, and frees them at the end of the call at the latest.
 class Scratch {
  public:
   explicit Scratch(const OrtKernelContext* context) {
@@ -107,7 +107,7 @@ class OrtCpuHost final : public CpuHost {
   static bool is_dense_matrix(In x) {
     return is_contiguous({x.data, x.dtype, 2, x.sizes + x.rank - 2, x.strides + x.rank - 2});
   }
-  // Returns the address of the element at a row-major index.
+  // Returns the address of the element with this row-major index.
   static const void* at(In x, int64_t index) {
     int64_t offset = 0;
     for (int axis = x.rank - 1; axis >= 0; --axis) {

@@ -18,7 +18,7 @@ void check_cuda(cudaError_t status, const char* call) {
   fuseconv::check(status == cudaSuccess, "fuseconv: ", call, ": ", cudaGetErrorString(status));
 }
 
-// Makes a device current for the lifetime of the object.
+// Makes a device the current device for the lifetime of this object.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -86,7 +86,7 @@ class OrtCudaHost final : public CudaHost {
     run(problem, x, weight, bias, y);
   }
 
-  // Runs without a workspace, because this host's workspace belongs to this host's own stream.
+  // Runs without a workspace, because the host's workspace may be used only on the host's own stream.
   void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) override {
     linear::Problem problem{};
     problem.stream = stream;
@@ -107,8 +107,8 @@ class OrtCudaHost final : public CudaHost {
     problem.m = m;
     problem.n = problem.y_stride = n;
     problem.k = problem.x_stride = problem.weight_stride = k;
-    // The leading dims are merged where both operands allow it. The innermost merged dim is the batch; each index of
-    // the other dims takes one call.
+    // The leading dims are merged where the strides of both operands allow it. The innermost merged dim becomes the
+    // batch of a cuBLAS call, and there is one call for each index of the other dims.
     const Loop loop = element_loop(leading(Out(y)), {leading(a), leading(b)});
     const int inner = loop.rank - 1;
     problem.batch = static_cast<int32_t>(loop.sizes[inner]);

@@ -62,8 +62,8 @@ const OrtOp* Gemm::op(Dtype dtype, bool has_bias) {
   const std::lock_guard lock(mutex_);
   OrtOp*& op = ops_[dtype == Dtype::f64][has_bias];
   if (op == nullptr) {
-    // All attributes are set explicitly, because outside a graph the defaults of the operator's schema are not filled
-    // in.
+    // All attributes are set explicitly, because ONNX Runtime does not apply the defaults of the operator's schema
+    // outside a graph.
     const Attribute a("transA", int64_t{0}), b("transB", int64_t{1}), alpha("alpha", 1.0f), beta("beta", 1.0f);
     const OrtOpAttr* attributes[] = {a.attribute, b.attribute, alpha.attribute, beta.attribute};
     const char* names[] = {"T"};

@@ -11,7 +11,8 @@
 
 namespace fuseconv::torch_binding {
 
-// The variable is inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
+// The variable is inline and has default visibility, so that all copies of the library in a process share one object
+// (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cpu_registrations = nullptr;
 
 namespace {
@@ -86,8 +87,9 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// Returns the C shim of an op on the CPU, or null. Every package calls this once per op. The shim may belong to any
-// copy of the library in the process, the one that registered the op.
+// Returns the C shim of an op on the CPU, or null if no op of that name is registered. Every AOTInductor package calls
+// this function once per op. The shim belongs to the copy of the library that registered the op, which may be any copy
+// in the process.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cpu_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cpu_registrations, op);

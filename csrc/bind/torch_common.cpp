@@ -5,7 +5,7 @@
 namespace fuseconv::torch_binding {
 namespace {
 
-// Returns a tensor object over memory that outlives the call.
+// Returns a tensor object that refers to memory without owning it. The memory must outlive the tensor.
 Tensor borrow(const void* data, Dtype dtype, Device device, std::initializer_list<int64_t> sizes,
               std::initializer_list<int64_t> strides) {
   AtenTensorHandle handle;
@@ -173,7 +173,7 @@ void batched_product(const GemmShims& shims, Device device, In a, In b, double s
   const Tensor a3 = flatten_batch(a, device, batch, false);
   const Tensor b3 = flatten_batch(b, device, batch, true);
   const Tensor y3 = borrow(y.data, y.dtype, device, {batch, rows, columns}, {rows * columns, columns, 1});
-  // If beta is 0, the addend is not read, so y itself is passed.
+  // With beta = 0, the shim does not read the addend, so any tensor of the right shape, here y, can be passed.
   TORCH_ERROR_CODE_CHECK(shims.baddbmm_out(y3.get(), y3.get(), a3.get(), b3.get(), 0.0, scale));
 }
 

@@ -12,7 +12,8 @@
 
 namespace fuseconv::torch_binding {
 
-// The variable is inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
+// The variable is inline and has default visibility, so that all copies of the library in a process share one object
+// (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cuda_registrations = nullptr;
 
 namespace {
@@ -89,7 +90,7 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// The same as fuseconv_cpu_c_shim, but for CUDA.
+// Returns the C shim of an op on CUDA, as fuseconv_cpu_c_shim does for the CPU.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cuda_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cuda_registrations, op);

@@ -1,5 +1,5 @@
-// Floats on CUDA that will be rounded to a 16-bit result. Their functions are only as accurate as this rounding
-// requires, and as cheap as the bandwidth of 16-bit tensors demands.
+// Defines the compute type Coarse, for floats on CUDA whose result will be rounded to 16 bits. Its functions are only
+// as accurate as this rounding requires, so that they are cheap enough not to limit the bandwidth of 16-bit tensors.
 //
 // In the time in which an H200 reads and writes 4 bytes per element, it executes 27 instructions. The functions of
 // core/activation.h, which are accurate to the rounding of f32, take up to 60. The functions in this file have an error
@@ -42,10 +42,10 @@ __device__ __forceinline__ float logistic_of_log2(float x) {
 
 __device__ __forceinline__ Coarse logistic(Coarse x) { return Coarse(logistic_of_log2(x.value * -1.44269504f)); }
 
-// The normal distribution function as 1 / (1 + 2^(x p(x^2))). p is fitted up to |x| = 5. The fit minimizes the largest
-// error of x times the function, relative to the result and to the smallest f16 number. This error is at most 0.17
-// times 2^-12; the rounding of the argument in eager PyTorch costs 15 times 2^-12. Beyond |x| = 5, p keeps falling to
-// minus infinity.
+// The cumulative distribution function of the standard normal distribution as 1 / (1 + 2^(x p(x^2))). p is fitted for
+// |x| up to 5. The fit minimizes the largest error of x times the function, relative to the result and to the smallest
+// f16 number. This error is at most 0.17 times 2^-12; rounding the argument in eager PyTorch causes an error of 15
+// times 2^-12. Beyond |x| = 5, p keeps falling to minus infinity.
 __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
   const float s = x.value * x.value;
   float p = -2.8038682e-09f;

@@ -1,4 +1,4 @@
-// Shared by all CUDA kernel files: element types, vectors of elements, and checked launches.
+// The definitions that all CUDA kernel files share: element types, vectors of elements, and checks of launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,8 +22,8 @@ using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
 __device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-// Widens by a shift. Hopper's conversion instruction has a fraction of the throughput of a shift; with it, bf16 sums
-// reach half the bandwidth.
+// Widens by a shift, because Hopper's conversion instruction has a fraction of the throughput of a shift: with it, sums
+// of bf16 tensors reach half the bandwidth.
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(__bfloat16_as_ushort(x)) << 16);
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ T narrow(Compute<T> x) {
   }
 }
 
-// The elements that a thread reads or writes with one instruction.
+// The N elements that a thread reads or writes with one instruction.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T values[N];
@@ -52,7 +52,7 @@ inline constexpr int kVectorSize = kVectorBytes / sizeof(T);
 
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
 
-// The largest one-dimensional grid.
+// The maximum number of blocks of a one-dimensional grid.
 inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
 inline void check_cuda(cudaError_t error, const char* call) {

@@ -7,8 +7,8 @@
 namespace fuseconv {
 namespace {
 
-// Returns the stride in `tensor` of axis `axis` of a result of rank `rank`, right-aligned, or 0 if the tensor is
-// broadcast.
+// Returns the stride of `tensor` along axis `axis` of a result with `rank` dims, or 0 if the tensor is broadcast along
+// this axis. The dims of the tensor are aligned with the last dims of the result.
 int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
   const int own = axis - (rank - tensor.rank);
   return own < 0 || (tensor.sizes[own] == 1 && size != 1) ? 0 : tensor.strides[own];
@@ -16,7 +16,7 @@ int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
 
 bool same_sizes(In a, In b) { return a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes); }
 
-// Sorts a small number of axes. Axes that `before` does not distinguish keep their order.
+// Sorts a small number of axes by the comparison `before`. Axes that compare equal keep their order.
 template <class Before>
 void sort_axes(int* begin, int* end, Before before) {
   for (int* next = begin; next < end; ++next) {
@@ -26,7 +26,7 @@ void sort_axes(int* begin, int* end, Before before) {
   }
 }
 
-// Returns whether the elements fill one block of memory without gaps or overlaps, in any order of dims.
+// Returns whether the elements of a tensor fill one block of memory without gaps or overlaps, in any order of its dims.
 bool is_dense(In tensor) {
   int axes[kMaxRank];
   int* end = axes;
@@ -84,8 +84,8 @@ void order_axes(int* order, const Spec& result, In a, In b) {
   }
 }
 
-// Appends an axis inside the axes of the loop. Merges it into the innermost axis if every operand has one stride for
-// both.
+// Appends an axis to the loop as the new innermost axis, or merges it into the present innermost axis if, in every
+// operand, one stride describes both axes.
 void append_axis(Loop& loop, int operands, int64_t size, const int64_t* strides) {
   if (size == 1) {
     return;
@@ -111,7 +111,7 @@ void finish(Loop& loop, int operands) {
   }
 }
 
-// Returns the axes of a tensor that are in `dims`, or all axes if `dims` is empty.
+// Returns the set of axes of a tensor that `dims` names, or all axes if `dims` is empty.
 std::bitset<kMaxRank> axes_of(std::span<const int64_t> dims, int rank) {
   std::bitset<kMaxRank> axes;
   if (dims.empty()) {

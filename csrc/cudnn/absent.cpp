@@ -1,4 +1,5 @@
-// Replaces cuDNN in a library whose process may not have cuDNN: ONNX Runtime's, which uses its own Conv.
+// Replaces the cuDNN convolution in the library for ONNX Runtime, which uses ONNX Runtime's own Conv: its process may
+// have no cuDNN.
 #include "cudnn/convolution.h"
 
 namespace fuseconv::cudnn {

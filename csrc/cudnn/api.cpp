@@ -44,8 +44,8 @@ const Functions* functions() {
 
 namespace {
 
-// The handles that no thread holds, by device. They are not destroyed, because CUDA may have shut down before a static
-// destructor runs.
+// The free handles of each device, which no thread holds. They are never destroyed, because CUDA may have shut down
+// before a static destructor runs.
 struct Pool {
   std::mutex mutex;
   std::multimap<int, Handle> handles;
@@ -55,7 +55,7 @@ Pool& pool() {
   return pool;
 }
 
-// The handles that a thread holds. When the thread ends, other threads can take them.
+// The handles that one thread holds. When the thread ends, they return to the pool, and other threads can take them.
 struct Held {
   std::map<int, Handle> handles;
 

@@ -21,8 +21,8 @@
 namespace fuseconv::cudnn {
 namespace {
 
-// The number of engines that are timed. On every convolution that was tried, the fastest engine was among the first
-// ones of cuDNN's heuristic.
+// The maximum number of engines that are timed, in the order of cuDNN's heuristic. For every convolution that was
+// tried, the fastest engine was among the first ones.
 constexpr size_t kTimed = 8;
 constexpr int64_t kLargestWorkspace = int64_t{256} << 20;
 constexpr int kRounds = 5;
@@ -82,7 +82,8 @@ struct Plan {
     descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
   }
 
-  // Only one thread runs at a time, because a plan may hold state of its execution, whatever the handle.
+  // Only one thread runs a plan at a time, because a plan may contain the state of its execution, even if each thread
+  // uses its own handle.
   void run(Handle handle, void* stream, const Problem& p, void* workspace_data) {
     std::vector<int64_t> ids{kX, kWeight, kY};
     std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
@@ -121,7 +122,8 @@ struct Timed {
   tuning::Tactic tactic;
 };
 
-// Times the first plans. Leaves out plans that fail to run.
+// Times the plans of the first kTimed configurations that cuDNN supports, and returns the timings, fastest first.
+// Leaves out plans that fail to run.
 std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const Graph& graph) {
   std::vector<std::shared_ptr<Plan>> plans;
   int64_t bytes = 0;
@@ -159,7 +161,8 @@ std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const 
   return found;
 }
 
-// Returns the plan of the first of these tactics that cuDNN proposes for the problem.
+// Returns the plan of the first of these tactics that cuDNN proposes for the problem, or null if it proposes none of
+// them.
 std::shared_ptr<Plan> first_of(const std::vector<tuning::Tactic>& tactics, Handle handle, const Graph& graph) {
   std::vector<std::string> names;  // computing a name takes dozens of cuDNN calls
   for (const Descriptor& configuration : graph.configurations()) {
@@ -218,8 +221,9 @@ Plans& plans() {
   return plans;
 }
 
-// Selects a plan as linear::Choices::choose selects a backend: the fastest measured plan; the fastest of a new timing;
-// the plan expected to be fastest; or the first plan that cuDNN proposes.
+// Selects a plan as linear::Choices::choose selects a backend. The result is the first of these that exists: the
+// fastest measured plan; the fastest plan of a new timing, if `times`; the plan that is expected to be fastest from
+// measured tactics; the first plan that cuDNN proposes. If cuDNN supports none, the plan of the result is null.
 Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_t version) {
   try {
     const Graph graph(handle, p);
@@ -252,7 +256,8 @@ Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_
   return {nullptr, true, version};
 }
 
-// Holds no lock during the search: timing waits for work of the stream, which may wait for another thread's work.
+// Returns the plan for a problem, or null if cuDNN does not support the problem. Holds no lock during the search,
+// because timing waits for the work on the stream, which may wait for another thread's work.
 std::shared_ptr<Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, const Key& key, bool may_time) {
   const std::optional<Known> found = plans().find(key);
   const int64_t version = tuning::ProcessTactics::get().version();

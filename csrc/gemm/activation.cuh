@@ -1,7 +1,7 @@
 // Activations in the epilogue of a GEMM: y = act(x), where x = accumulator + bias, computed in f32.
 //
-// The functions of the sigmoid family are h + h tanh(u) or 0.5 + 0.5 tanh(u) with h = x / 2. The factor 1/2 is folded
-// into the FFMA that adds the bias: `apply` takes h = kScale * x.
+// Activations based on the sigmoid have the form h + h tanh(u) or 0.5 + 0.5 tanh(u) with h = x / 2. The factor 1/2 is
+// folded into the FFMA that adds the bias: the argument of `apply` is h = kScale * x.
 #pragma once
 
 #include "arch/math.cuh"
@@ -67,7 +67,7 @@ struct Epilogue<Activation::silu> {
   static __device__ __forceinline__ float apply(float h) { return gate(h, h); }
 };
 
-// Returns the epilogue of an activation, with its parameter.
+// Returns the epilogue functor of an activation, with the activation's parameter.
 template <Activation::Name kActivation>
 __device__ __forceinline__ Epilogue<kActivation> epilogue_of([[maybe_unused]] Activation activation) {
   if constexpr (std::is_empty_v<Epilogue<kActivation>>) {

@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
-constexpr int64_t kFewRows = 16;  // rows of x up to which reading the weight dominates
+constexpr int64_t kFewRows = 16;  // up to this many rows of x, the time to read the weight dominates
 
-// Returns the product and the bias of a problem. For a gated layer, the result goes to scratch.
+// Returns the problem that computes only the product and the bias of `p`. For a gated layer, its y is the scratch
+// buffer.
 Problem sum_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
@@ -39,7 +40,7 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-// Computes the part that remains after a product, which already includes the bias if `has_bias`.
+// Computes the part of a layer that remains after its product. If `has_bias`, the product already includes the bias.
 void finish(const Problem& p, bool has_bias) {
   Problem rest = p;
   rest.bias = has_bias ? nullptr : p.bias;
@@ -48,7 +49,7 @@ void finish(const Problem& p, bool has_bias) {
   }
 }
 
-// Returns the destination of a product that an elementwise pass follows.
+// Returns the memory for a product that an elementwise pass follows.
 void* product_memory(const Problem& p) {
   if (p.gated != 0 && p.scratch == nullptr) {
     throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
@@ -112,8 +113,8 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   }
   // cuBLAS uses split-K if there are few tiles; fuseconv's kernels do not.
   const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
-  // In repeated timings of a weight that just fits in L2, a gated layer in two kernels can appear faster. In a model,
-  // where the weight is read from device memory, it is not.
+  // If the weight just fits in L2, repeated timings can show a gated layer in two kernels as faster. It is not faster
+  // in a model, where the weight is read from device memory.
   if (p.gated != 0 && hopper && !few_tiles && !only) {
     return fused;
   }

@@ -1,4 +1,4 @@
-// The backends behind a plain C interface, for the benchmark that calls them with another framework's memory.
+// A plain C interface to the backends, for the benchmark that calls them on memory of another framework.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace fuseconv::linear;
 
-// Runs the body. On an exception, copies its message and returns -1.
+// Runs the body and returns its result. If the body throws, copies the exception's message to `message` and returns -1.
 template <class Body>
 int guarded(char* message, int capacity, Body body) {
   try {
@@ -36,7 +36,7 @@ int fuseconv_linear_run(const Problem* problem, Choice choice, char* message, in
   });
 }
 
-// Fills `choices` and returns the number of choices, even if it exceeds `room`.
+// Writes at most `room` choices to `choices`, and returns the number of all choices, which may be larger than `room`.
 int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Choice> found = candidates(*problem, std::nullopt);
@@ -63,7 +63,8 @@ int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
   });
 }
 
-// Fills `timings`, fastest first, and returns the number of timings, even if it exceeds `room`.
+// Writes at most `room` timings to `timings`, fastest first, and returns the number of all timings, which may be larger
+// than `room`.
 int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Timing> found = time_candidates(*problem, std::nullopt);
@@ -72,7 +73,8 @@ int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char
   });
 }
 
-// Selects the choice for a problem. If `may_time`, times the problem first. The choice is kept until the process ends.
+// Writes the choice for a problem to `choice`. If `may_time` is not 0, a problem that was not measured is timed first.
+// The choice is remembered until the process ends.
 int fuseconv_linear_choose(const Problem* problem, int may_time, Choice* choice, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     *choice = Choices::of_process().choose(*problem, may_time != 0);

@@ -63,8 +63,8 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
   return key;
 }
 
-// Device memory for candidates while they are timed. Null if there is not enough memory; candidates that need it are
-// then left out.
+// Owns the scratch buffer of the candidates while they are timed. `data` is null if there is not enough device memory;
+// candidates that need the buffer are then left out.
 class Scratch {
  public:
   Scratch(const Problem& p, const std::vector<Choice>& choices) {
@@ -84,16 +84,17 @@ class Scratch {
   void* data = nullptr;
 };
 
-// Returns the problem with relu_checked set, as it applies to known tactics: each of their algorithms was tested for
-// NaN before it was timed.
+// Returns the problem with relu_checked set. This is right for stored tactics, because each of their algorithms was
+// tested for NaN before it was timed.
 Problem checked(const Problem& problem) {
   Problem p = problem;
   p.relu_checked = 1;
   return p;
 }
 
-// Returns the candidates and those tactics that were timed at other sizes. cuBLAS proposes different algorithms at each
-// size, and only an algorithm that is timed at all sizes can serve all of them.
+// Returns the candidates, followed by those of `others`, tactics that were timed at other sizes, that can compute the
+// problem. cuBLAS proposes different algorithms at each size, and only an algorithm that was timed at all sizes can be
+// compared with the others at every size.
 std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, const Problem& p,
                                    std::optional<Backend> only) {
   std::vector<Choice> choices = candidates(p, only);
@@ -111,7 +112,7 @@ std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, co
   return choices;
 }
 
-// Returns the choice for the first of the tactics that can compute the problem.
+// Returns the choice for the first of the tactics that can compute the problem, or std::nullopt if none can.
 std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p) {
   for (const tuning::Tactic& tactic : tactics) {
     if (const std::optional<Choice> choice = named(p, tactic.name)) {
@@ -160,7 +161,8 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
       const int repeats = std::clamp(static_cast<int>(kMicrosecondsOfGraph / once), 4, 64);
       entries.push_back({choice, watch.record([&] { run(p, choice); }, repeats), repeats, {}});
     } catch (const std::runtime_error&) {
-      // cuBLAS proposes some algorithms that then fail to run. A device error is sticky and is thrown here.
+      // The candidate is left out, because cuBLAS proposes some algorithms that then fail to run. A device error is
+      // sticky, so this call reports it again and throws.
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
     }
   }

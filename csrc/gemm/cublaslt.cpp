@@ -17,7 +17,7 @@
 namespace fuseconv::linear::cublaslt {
 namespace {
 
-constexpr int kNone = -1;  // the rank of a name that cuBLAS does not know
+constexpr int kNone = -1;  // the rank of a name for which cuBLAS has no algorithm
 // plans of 2 KB each; when the limit is reached, they are created anew, in tens of microseconds
 constexpr size_t kMostPlans = 16384;
 
@@ -27,7 +27,7 @@ struct Plan {
   bool runs = false;                                           // whether a named algorithm runs the problem
 };
 
-// A problem for which an algorithm was chosen.
+// What a call of cublasLtMatmul needs for a problem and a chosen algorithm.
 struct Ready {
   cublasLtHandle_t handle;
   Descriptors descriptors;
@@ -68,7 +68,7 @@ class Library {
     return plan.runs || !proposals_of(plan, p).empty();
   }
 
-  // Returns the rank of the algorithm of that name, if it can compute the problem.
+  // Returns the rank of the algorithm of that name, or std::nullopt if it cannot compute the problem.
   std::optional<int> named(const Problem& p, const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto [found, is_new] = ranks_.try_emplace({p.element, p.tf32 != 0, name}, kNone);
@@ -177,7 +177,7 @@ bool all_nan(const std::vector<char>& bytes) {
   return true;
 }
 
-// f16 has 5 exponent bits, bf16 has 8.
+// Returns whether all elements are NaN. f16 has 5 exponent bits, and bf16 has 8.
 bool all_nan(const std::vector<char>& bytes, Element element) {
   if (element == Element::f64) {
     return all_nan<double>(bytes);
@@ -211,7 +211,8 @@ std::string refuses(const Problem& p) {
     case Activation::relu:
       break;
     case Activation::gelu_tanh:
-      // Seen with cuBLAS 13.1: errors of 2e-6 in f32 and 2e-10 in f64, ten and a million times the rounding error.
+      // cuBLAS 13.1 was seen to have errors of 2e-6 in f32 and 2e-10 in f64: ten times and a million times the rounding
+      // error.
       if (p.element == Element::f32 || p.element == Element::f64) {
         return "its gelu is only as exact as 16-bit elements need";
       }

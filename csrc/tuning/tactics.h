@@ -13,7 +13,7 @@ namespace fuseconv::tuning {
 struct Tactic {
   std::string name;
   double microseconds;
-  double noise;  // the interquartile range of the repeated timings, relative to their median
+  double noise;  // the relative spread of the repeated timings; each family defines its measure
 };
 
 // Tactics by family. The problems of a family differ in one size only, such as the number of rows of a linear layer.
