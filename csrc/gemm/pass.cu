@@ -1,8 +1,8 @@
 // y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, if gated, y[m, n] = act(z[m, n] + bias[n]) (z[m, N +
 // n] + bias[N + n]).
 //
-// Threads access 16 bytes where the alignment of rows allows it. A block is as wide as a row, up to the maximum width,
-// and takes as many rows as fill it.
+// A thread accesses 16 bytes at a time if the rows are aligned. A block is as wide as a row, up to a maximum width, and
+// computes as many rows as it takes to keep all its threads busy.
 #include "gemm/pass.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
       if (first + i < a.rows) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          // A missing addend must be -0, because adding 0 to -0 gives 0.
+          // -0 takes the place of a missing addend, because adding +0 would turn -0 into +0.
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;

@@ -1,4 +1,4 @@
-// A ring buffer of stages in shared memory, as its producer and consumer threads traverse it.
+// The position of a producer or consumer thread in a ring buffer of stages in shared memory.
 #pragma once
 
 #include <cstdint>

@@ -2,10 +2,10 @@
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for compute capability 8.0 and above.
 //
-// A block multiplies one tile, and each warp a part of the tile. Steps of 64 along k are copied to a ring in shared
-// memory a few steps ahead of their use. A warp loads the fragments of the next 16 along k while it multiplies the
-// current 16. The tile then goes through shared memory, in f32, so that each thread accesses bias, residual and y 16
-// bytes at a time, and holds both the gates and the ups of its elements.
+// A block computes one tile of y, and each warp a part of the tile. Steps of 64 along k are copied to a ring buffer in
+// shared memory a few steps before they are used. A warp loads the fragments of the next 16 along k while it multiplies
+// the current 16. Before the epilogue, the tile is staged in shared memory in f32, so that each thread can access bias,
+// residual and y 16 bytes at a time, and has both the gates and the ups of its elements.
 #pragma once
 
 #include "arch/sm80.cuh"
@@ -58,8 +58,8 @@ __device__ __forceinline__ int staging_offset(int row, int column) {
   return row * kColumns + block * 8 + (column / 4 % 2 ^ block / 4 % 2) * 4 + column % 4;
 }
 
-// One thread's share of copying kCount rows: one piece of every kStep-th row. The rows from kHalf on are `up` bytes
-// further.
+// The part of one thread in the copy of kCount rows: one 16-byte piece of every kStep-th row. The rows from kHalf on
+// are `up` bytes further away.
 template <class Tile, int kCount, int kHalf>
 struct Copier {
   static constexpr int kStep = Tile::kThreads / Tile::kPieces;
@@ -116,7 +116,7 @@ __device__ __forceinline__ float to_float(T value) {
   return static_cast<float>(value);
 }
 
-// Loads eight elements, of which the first `count` exist.
+// Loads eight elements. Reads only the first `count`; the others are 0.
 template <class T>
 __device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
   Eight<T> eight{};
@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linear_kernel(c
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows,
             warp_column = warp % Tile::kWarpsAcross * Tile::kWarpColumns;
-  // The next 16 along k are two pieces further, which changes other bits of the swizzled address.
+  // The fragments of the next 16 along k are two pieces further on. Their swizzled addresses differ from this one in
+  // other bits.
   const uint32_t from_x = ring + ring_offset<Tile>(warp_row + lane % 16, lane / 16);
   const uint32_t from_w =
       ring + Tile::kXBytes + ring_offset<Tile>(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);

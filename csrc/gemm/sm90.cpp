@@ -51,7 +51,8 @@ bool has_kernel(Activation activation) {
 #undef FUSECONV_IS
 }
 
-// Returns the number of rows of x in a box. If y has fewer rows than a tile, a smaller box saves copy time.
+// Returns the number of rows of x in a TMA box. If y has fewer rows than a tile, the box has fewer rows too, which
+// saves copy time.
 int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }

@@ -4,8 +4,9 @@
 //
 // The grid is persistent. In each block, two producer warps copy tiles of x and w with TMA to a ring in shared memory.
 // The consumer warpgroups work in ping-pong: the first takes the block's even tiles, the second the odd tiles, so that
-// one uses the Tensor Cores while the other computes its activations. (If there is one tile per block, each takes half
-// of it.) Each warp writes its own 16 rows of a band to y, 64 columns at a time, and synchronizes only within itself.
+// one uses the Tensor Cores while the other computes its activations. (In a cooperative tile, for problems with one
+// tile per block, each takes half of the tile.) Each warp writes its own 16 rows of a band to y, 64 columns at a time,
+// without synchronizing with other warps.
 #pragma once
 
 #include <type_traits>
@@ -46,8 +47,8 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
 }
 
 // Producer: one thread for x and one for w copy the tiles of this block's consumers. In a cluster, the blocks that need
-// the same rows of x or w each multicast a part of these rows to all of the blocks. Past a.m and a.n a tile may contain
-// anything, because this affects only rows and columns that y does not have.
+// the same rows of x or w each multicast a part of these rows to all of the blocks. The part of a tile beyond a.m and
+// a.n may contain any values, because they affect only rows and columns that y does not have.
 template <class Tile, bool kIsX>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
                                            int cluster, int clusters) {
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     linear_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                   const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Arguments a) {
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes, and at the same address in every block of a cluster.
+  // Swizzled tiles must start at multiples of 1024 bytes, and at the same address in every block of a cluster.
   const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
   const int blocks = a.cluster_m * a.cluster_n;
   // A cluster has 1, 2 or 4 blocks.

@@ -1,4 +1,4 @@
-// Compiles linear_kernel for one activation, FUSECONV_ACTIVATION, in every element type, epilogue and tile shape.
+// Compiles linear_kernel for one activation, FUSECONV_ACTIVATION, and for every element type, epilogue and tile shape.
 #include <type_traits>
 
 #include "gemm/sm90_kernel.cuh"

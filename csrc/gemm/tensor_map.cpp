@@ -7,7 +7,8 @@
 namespace fuseconv::linear {
 namespace {
 
-// Returns the driver's function, looked up through the runtime so that nothing links to the driver.
+// Returns the driver's function cuTensorMapEncodeTiled. The CUDA runtime looks it up, so that the library need not link
+// to the driver.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const auto encoder = [] {
     void* function = nullptr;

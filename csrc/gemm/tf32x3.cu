@@ -62,7 +62,7 @@ std::vector<int> shapes(const Problem& p) {
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
     const Grid grid = grid_of(p, kernel);
-    // Each element takes three products; the Tensor Cores compute 1024 per clock.
+    // Each product of f32 factors takes three TF32 products, of which the Tensor Cores compute 1024 per clock.
     const double step = kernel.rows * kernel.columns * 3 * kDepth / 1024.0;
     const double tile = static_cast<double>(parts(p.k, kDepth)) * step + 2000.0;
     guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, processors)) * tile, shape);

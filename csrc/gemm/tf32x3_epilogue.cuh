@@ -67,7 +67,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* sum, con
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int at = i * 4 + half * 2, c = column + i * 8;
-      // A missing addend must be -0, because adding 0 to -0 gives 0.
+      // -0 takes the place of a missing addend, because adding +0 would turn -0 into +0.
       float2 y{sum[at], sum[at + 1]};
       y = a.bias == nullptr ? y : float2{y.x + bias[i].x, y.y + bias[i].y};
       y = {act(y.x), act(y.y)};

@@ -1,15 +1,15 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, in f32, on Hopper's TF32 Tensor Cores.
 //
-// TF32 has 11 significant bits. A factor is split into two TF32 numbers, x = x1 + x2, and a rest below 2^-22 of the
-// factor. Three products are computed for each pair of factors: x2 w1, x1 w2, x1 w1. The fourth, x2 w2, is below the
-// rounding of f32. The Tensor Cores truncate when they add, and all truncations of a long sum have the same sign.
-// Therefore the Tensor Cores add only 32 products, the small ones first, and these sums are added in f32 outside of the
-// Tensor Cores (Ootomo and Yokota, 2022). An infinity has no second part and gives NaN: if a sum is not finite, it is
-// recomputed product by product.
+// TF32 has 11 significant bits. Each factor is approximated by the sum of two TF32 numbers, x = x1 + x2, with a
+// relative error below 2^-22. Three products are computed for each pair of factors: x2 w1, x1 w2, x1 w1. The fourth, x2
+// w2, is smaller than the rounding error of f32. The Tensor Cores truncate when they add, and all truncations of a long
+// sum have the same sign. Therefore the Tensor Cores add only 32 products, the small ones first, and these sums are
+// added in f32 outside the Tensor Cores (Ootomo and Yokota, 2022). The second part of an infinity is NaN, so a sum that
+// is not finite is recomputed in f32, product by product.
 //
 // The grid is persistent. One warp copies tiles of x and w to a ring in shared memory, three warps compute w2 from w
-// and store it next to w, and two warpgroups multiply 64 rows each, with x1 and x2 in registers. w1 is w itself, of
-// which the Tensor Cores drop the lower bits.
+// and store it next to w, and two warpgroups multiply 64 rows each, with x1 and x2 in registers. w1 is w itself,
+// because the Tensor Cores ignore its lower bits.
 #pragma once
 
 #include "arch/sm90.cuh"
@@ -52,16 +52,16 @@ __device__ __forceinline__ Place place(const Arguments& a, int tile) {
 
 inline constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;  // half of the last bit of TF32; the bits that TF32 keeps
 
-// Returns x1, the nearest TF32 number. (Rounding turns some NaNs into zero; then x2 is NaN.)
+// Returns x1, the TF32 number nearest to x. (Rounding turns some NaNs into zero; x2 is then NaN.)
 __device__ __forceinline__ uint32_t first_part(float x) { return (__float_as_uint(x) + kHalf) & kKept; }
 
-// Returns x2, the exact rest. The Tensor Cores drop its bits below TF32.
+// Returns x2 = x - x1, which is exact. The Tensor Cores ignore the bits of x2 that TF32 does not have.
 __device__ __forceinline__ uint32_t second_part(float x, uint32_t first) {
   return __float_as_uint(x - __uint_as_float(first));
 }
 
-// Returns w2, where w1 is w without the bits that the Tensor Cores drop. The rest has the sign of w, so it must be
-// rounded.
+// Returns w2 = w - w1, where w1 is w without the bits that the Tensor Cores ignore. The difference always has the sign
+// of w, so w2 must be rounded and not truncated.
 __device__ __forceinline__ float low_part(float w) {
   return __uint_as_float(__float_as_uint(w - __uint_as_float(__float_as_uint(w) & kKept)) + kHalf);
 }
@@ -107,9 +107,9 @@ __device__ __forceinline__ void split_tiles(const Arguments& a, uint8_t* memory,
   }
 }
 
-// A consumer warpgroup. One of two batches of 12 products is always queued in the Tensor Cores, while the sums of the
-// other batch are added and the next columns of x are split. If a loop or branch separated a batch from the wait for
-// it, the compiler would make every product wait for the previous one. Therefore one round has two steps, and the last
+// A consumer warpgroup. While one of two batches of 12 products is queued in the Tensor Cores, the warpgroup adds the
+// sums of the other batch and splits the next columns of x. If a loop or branch separated a batch from the wait for it,
+// the compiler would make every product wait for the previous one. Therefore one round has two steps, and the last
 // round of a tile loads the first columns of the next tile.
 template <class Tile, bool kGated>
 struct Multiplier {
@@ -171,7 +171,7 @@ struct Multiplier {
     }
   }
 
-  // Runs a step of 32 columns, the first or the second of two. `more` says whether another step follows.
+  // Runs the first or the second of the two steps of 32 columns in a round. `more` is true if another step follows.
   template <int kTurn>
   __device__ __forceinline__ void step(bool more) {
     const int before = (at.stage + Tile::kStages - 1) % Tile::kStages;
@@ -192,7 +192,7 @@ struct Multiplier {
     load_x(1 - kTurn, more);
   }
 
-  // Computes the products of a tile. The x of its first step is already loaded.
+  // Computes the products of a tile. The columns of x for the first step must already be loaded.
   __device__ __forceinline__ void multiply_tile(bool is_last) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                   const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes.
+  // Swizzled tiles must start at multiples of 1024 bytes.
   uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const uint32_t shared = shared_address(base);
   if (threadIdx.x < Tile::kStages) {

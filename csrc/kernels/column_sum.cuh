@@ -1,7 +1,7 @@
 // Computes d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass.
 //
-// A block takes 64 bytes or more of columns and a share of the rows. Its threads are arranged as lanes of columns by
-// lanes of rows. A second kernel adds the shares in order, so that the result is the same on every run.
+// A block processes columns of at least 64 bytes in a share of the rows. Its threads form a grid of columns by rows. A
+// second kernel adds the sums of the shares in a fixed order, so that the result is the same on every run.
 #pragma once
 
 #include <algorithm>

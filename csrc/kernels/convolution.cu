@@ -1,6 +1,6 @@
-// Computes a convolution and the operations that follow it on CUDA. One kernel does both for a depthwise convolution
-// (fuseconv's kernel), for a 1x1 convolution without stride (a linear layer), and for others that cuDNN supports.
-// Otherwise the host computes the convolution, and one more pass the rest.
+// Computes a convolution and its epilogue on CUDA. One kernel computes both for a depthwise convolution (fuseconv's
+// kernel), for a 1x1 convolution with stride 1 (a linear layer), and for other convolutions that cuDNN supports. In all
+// other cases, the host computes the convolution, and an elementwise pass computes the epilogue.
 #include "kernels/convolution.h"
 
 #include <algorithm>
@@ -22,23 +22,23 @@ namespace {
 
 bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
 
-// Returns whether a tensor has fewer than 2^31 elements, even when packed to four channels. With more elements, engines
-// fail or read the wrong addresses.
+// Returns whether a tensor has fewer than 2^31 elements, also after padding to four channels. With more elements,
+// cuDNN's engines fail or read wrong addresses.
 bool is_small(In tensor) {
   const int64_t channels = tensor.sizes[1];
   return element_count(tensor) / channels * std::max<int64_t>(channels, kPixelChannels) < (int64_t{1} << 31);
 }
 
-// Returns whether cuDNN's fused engines are suitable. Without the fusion, cuDNN is faster on other layouts, and ten
-// times as fast for depthwise convolutions.
+// Returns whether to use cuDNN's fused engines. cuDNN without fusion is faster for other layouts, and ten times as fast
+// for depthwise convolutions.
 bool is_for_cudnn(const Convolution& c) {
   return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
          !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) && is_small(c.x) &&
          is_small(c.y) && (!c.bias || (c.bias->strides[0] == 1 && is_aligned(c.bias->data)));
 }
 
-// Returns the tensor, or a copy of it, channels last and aligned. Images and filters with fewer than 4 channels are
-// padded with channels of zeros: cuDNN handles 4 channels faster than 3, which it would copy itself.
+// Returns the tensor if it is channels last and aligned, otherwise a copy that is. Images and filters with fewer than 4
+// channels are padded with channels of zeros: cuDNN handles 4 channels faster than 3, which it would copy itself.
 In laid_out(CudaHost& host, In tensor, Spec& spec) {
   if (tensor.rank == 4 && tensor.sizes[1] < kPixelChannels) {
     const int64_t sizes[] = {tensor.sizes[0], kPixelChannels, tensor.sizes[2], tensor.sizes[3]};

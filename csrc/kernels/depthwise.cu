@@ -1,10 +1,10 @@
-// A depthwise convolution moves few bytes per operation. If each output were computed alone, loads, conversions and
-// indices would take as many instructions as the sums.
+// In a depthwise convolution, each element takes part in few operations. If each output were computed separately,
+// loads, conversions and index computations would take as many instructions as the sums.
 //
 // A block copies the positions of x that it needs into shared memory, with zeros for the padding. A thread then
 // computes kRows x kColumns positions of two channels: it reads each input row beneath these positions once, widens the
-// row to f32, and adds it to every row of its result that needs it. The threads of a warp are neighbors along the
-// channels. Sums are in f32.
+// row to f32, and adds its products to every row of the result that needs them. The threads of a warp are neighbors
+// along the channels. Sums are in f32.
 #include "kernels/depthwise.h"
 
 #include <algorithm>
@@ -56,7 +56,8 @@ __host__ __device__ constexpr int inputs_of(int outputs, int kernel, int stride)
   return (outputs - 1) * stride + kernel;
 }
 
-// Writes the thread's part of the result, from `row` and `column` on, after the sums are complete.
+// Computes the epilogue of the thread's part of the result, which starts at `row` and `column`, and writes this part.
+// The sums must be complete.
 template <class T>
 __device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kColumns][kPair], int row, int column,
                                        int channel) {
@@ -184,8 +185,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const P
 
 int quotient_up(int64_t count, int64_t each) { return static_cast<int>((count + each - 1) / each); }
 
-// Returns how many of `count` items a block takes: at most `most`, spread evenly over the number of blocks that this
-// requires.
+// Returns the number of items per block if `count` items are spread evenly over the smallest number of blocks of at
+// most `most` items.
 int per_block(int count, int most) { return quotient_up(count, quotient_up(count, most)); }
 
 template <class T>
@@ -252,7 +253,8 @@ void launch(CudaHost& host, const Convolution& c) {
 
 bool is_dense_and_aligned(In tensor) { return fits_channels_last(tensor) && is_aligned(tensor.data); }
 
-// Returns whether the grid, the offsets within an image and the divisions can represent these sizes.
+// Returns whether the sizes of a tensor are small enough for the grid, for 32-bit offsets within an image and for
+// Divisor.
 bool is_in_range(In tensor) {
   const int64_t across = (tensor.sizes[3] + kColumns - 1) / kColumns, down = (tensor.sizes[2] + kRows - 1) / kRows;
   return tensor.sizes[0] < (1 << 16) && tensor.sizes[1] / (kLanes * kPair) < (1 << 16) - 1 &&

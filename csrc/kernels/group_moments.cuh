@@ -2,10 +2,10 @@
 //
 // A thread adds the distances of the few elements in its registers to a center. It then shifts these sums to the origin
 // of the row, the row's first element, in f64. The origin is at most sqrt(elements) standard deviations from the mean,
-// so f64 has enough digits for the final cancellation, and no separate pass over x is needed to find the mean.
+// so f64 is precise enough for the cancellation at the end, and no separate pass over x is needed to compute the mean.
 //
-// If there are too few rows to occupy all SMs, each row is cut into parts, whose sums go through scratch memory. The
-// order of the additions is the same on every run.
+// If there are too few rows to occupy all SMs, each row is cut into parts, whose sums are stored in a scratch buffer
+// and added by a second kernel. The order of the additions is the same on every run.
 #pragma once
 
 #include "kernels/index.cuh"
@@ -17,8 +17,8 @@ inline constexpr int kGroupUnroll = 4;  // the number of runs that a thread hold
 inline constexpr int kGroupThreads = 256;
 inline constexpr int64_t kGroupBlocks = 8;  // the minimum number of blocks per SM
 
-// What is computed from the sums of a row: for each channel of each image, the factors that turn an element into the
-// argument of act, (x - center) * factor + offset.
+// The arguments of the last step, which computes the moments of each channel of each image from the sums of a row. The
+// argument of the activation is then (x - center) * factor + offset for each element x.
 template <class T>
 struct ChannelArguments {
   int64_t groups;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
                                               double origin, double (&sums)[2]) {
   using A = Compute<T>;
   for (; begin < end; begin += kGroupUnroll * Threads) {
-    // All addresses are computed first, so that nothing separates the loads.
+    // All addresses are computed first, so that the loads are issued together.
     const T* places[kGroupUnroll];
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int
   const int64_t first = row % a.groups * a.channels;
   for (int64_t channel = lane; channel < a.channels; channel += Threads) {
     const Total<T> weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
-    // A missing bias is -0, because adding -0 does not change a sign.
+    // -0 takes the place of a missing bias, because adding -0 does not change the sign of a zero.
     const Total<T> bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
     a.result[row * a.channels + channel] = {center, static_cast<A>(m.factor * weight),
                                             static_cast<A>(m.offset * weight + bias)};
@@ -153,7 +153,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>) sum_groups(const __grid_co
   });
 }
 
-// The same as sum_groups, but adds the sums of the parts.
+// Adds the sums of the parts, which sum_groups stored, and converts them to moments as sum_groups does if there is only
+// one part.
 template <int Threads, class T, class Index>
 __global__ void __launch_bounds__(kRowBlock<Threads>) add_parts(const __grid_constant__ GroupArguments<T, Index> a) {
   const int lane = threadIdx.x % Threads;

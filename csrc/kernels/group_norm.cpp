@@ -37,7 +37,8 @@ struct GroupRows {
     }
   }
 
-  // Returns the row itself if it can be used as it is, else fills and returns the buffer.
+  // Returns the row in the compute type: x itself if it is dense and has the compute type, otherwise the buffer, which
+  // is filled.
   const A* load_row(const T* x, A* buffer) const {
     const int64_t stride = within.strides[1][within.rank - 1];
     if (within.rank == 1) {

@@ -3,8 +3,8 @@
 // activation.
 //
 // x is read twice and y is written once. Eager PyTorch with a separate activation reads x twice, writes and reads the
-// norm, and writes y. Five memory passes become three, or two if x stays in L2 between the passes, as does a bf16 [2,
-// 320, 64, 64] (5 MB).
+// norm, and writes y. Fusion reduces these five memory passes to three, or to two if x stays in L2 between the passes,
+// as a bf16 tensor [2, 320, 64, 64] (5 MB) does.
 #include "kernels/group_norm.h"
 
 #include "kernels/group_moments.cuh"
@@ -14,7 +14,7 @@
 namespace fuseconv::cuda {
 namespace {
 
-// The moments of an element's channel as an operand of kernels/pointwise.cuh.
+// Makes the moments of an element's channel an operand of kernels/pointwise.cuh.
 struct ChannelOperand {
   const void* channels;  // Moments [N, C]
   int64_t span;          // the number of elements in a channel

@@ -36,12 +36,12 @@ struct Divisor<int64_t> {
   __device__ __forceinline__ int64_t quotient(int64_t n) const { return n / divisor; }
 };
 
-// With a 32-bit Index, strides also have 32 bits, so that a step is one multiply-add to a 64-bit offset.
+// If Index has 32 bits, strides have 32 bits too, so that one multiply-add advances a 64-bit offset.
 template <class Index>
 using Stride = std::conditional_t<sizeof(Index) == 4, uint32_t, int64_t>;
 
-// Returns whether the number of runs of `run` elements and the strides fit in 32-bit numbers. The number of runs must
-// be below 2^31 minus the overshoot of the last step of a grid.
+// Returns whether 32-bit numbers can represent the strides and the number of runs of `run` elements. The number of runs
+// must be so far below 2^31 that the last step of a grid, which may exceed it, does not overflow.
 inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   bool fits = loop.count() / run < (int64_t{1} << 31) - (int64_t{1} << 20);
   for (int operand = 0; operand < operands; ++operand) {

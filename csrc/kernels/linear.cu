@@ -9,7 +9,7 @@
 namespace fuseconv::cuda {
 namespace {
 
-// Offers the host's GEMM as one of the backends.
+// Makes the host's GEMM available to backend `aten`.
 struct HostProduct {
   CudaHost& host;
   In x, weight;
@@ -24,7 +24,8 @@ struct HostProduct {
   }
 };
 
-// Returns [n, k] with dense rows or dense columns. With dense columns, it is the matrix [k, n] in memory.
+// Returns the weight [n, k] with dense rows or dense columns, and sets *transposed if its columns are dense. In memory,
+// it is then a [k, n] matrix with dense rows.
 DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
   const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
   const In other{weight.data, weight.dtype, 2, sizes, strides};

@@ -9,8 +9,8 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-// The number of rows that go through the layers together. It is large enough for the GEMM to reach full speed, and
-// small enough that two blocks of intermediates of the largest width stay in L2.
+// The number of rows in a block, which goes through all layers before the next block. It is large enough for the GEMM
+// to reach full speed, and small enough that two blocks of intermediates of the largest width stay in L2.
 constexpr int64_t kBlockRows = 1024;
 
 void layer(CpuHost& host, const MlpLayer& layer, In x, Out y) {

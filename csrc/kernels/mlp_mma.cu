@@ -80,7 +80,7 @@ __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint3
   }
 }
 
-// h = act(d + bias). Sets the columns that the layer does not have to 0. Their weights in the next layer are also 0,
+// h = act(d + bias). Sets the columns beyond the width of the layer to 0. Their weights in the next layer are also 0,
 // but 0 * NaN would be NaN.
 template <class Element, int kWidth, class Epilogue>
 __device__ __forceinline__ void activate(Epilogue act, const MlpOperands& layer, const float (&d)[kWidth / 8][4],

@@ -4,7 +4,7 @@
 // the register layout of the A operand of wgmma in the next layer. Two warpgroups work in ping-pong, one layer at a
 // time, so that the activations of one overlap the products of the other. A producer copies the weights to a ring of
 // steps of 64 along k. The ring holds all layers if they fit (widths up to 128), and is otherwise refilled from L2.
-// Both warpgroups use each step, so that 128 rows share its cost.
+// Both warpgroups use each step, so that one copy serves 128 rows.
 #pragma once
 
 #include "kernels/mlp_sm90_layer.cuh"
@@ -180,7 +180,7 @@ template <class Element, class S>
 __global__ void __launch_bounds__(S::kThreads, 1) layers_kernel(const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes.
+  // Swizzled tiles must start at multiples of 1024 bytes.
   uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const uint32_t shared = shared_address(base);
   const int rounds = (a.tiles - static_cast<int>(blockIdx.x) + 2 * gridDim.x - 1) / (2 * gridDim.x);

@@ -1,4 +1,4 @@
-// Shared by the two Hopper kernels of mlp.h: their arguments and the epilogue of a layer.
+// The code that the two Hopper kernels of mlp.h share: their arguments and the epilogue of a layer.
 //
 // Values between layers are pairs of 16-bit elements in the layout of wgmma and ldmatrix: h[s] holds 16 columns of 16
 // rows per warp, of which this thread holds 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
@@ -80,7 +80,7 @@ __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kW
   }
 }
 
-// Sets the columns that a layer does not have to 0. Their weights in the next layer are also 0, but 0 * NaN would be
+// Sets the columns beyond the width of a layer to 0. Their weights in the next layer are also 0, but 0 * NaN would be
 // NaN.
 template <int kSteps16>
 __device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int outputs, int thread_column) {

@@ -1,5 +1,5 @@
-// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), for widths from 129 to 256 and so few rows that with
-// mlp_sm90.cuh most SMs would have no tile. Two SMs share a tile, and each loads half of the weights.
+// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), for widths from 129 to 256 and for so few rows that
+// most SMs would have no tile with mlp_sm90.cuh. Two SMs share a tile, and each loads half of the weights.
 //
 // A cluster of two blocks takes 64 rows. A block computes half of the columns of every layer, and each of its two
 // warpgroups half of those columns: 64 columns, which are one box. If the values of a layer are the operand of the next
@@ -130,7 +130,7 @@ template <class Element>
 __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
-  // Swizzled tiles start at multiples of 1024 bytes, at the same address in both blocks.
+  // Swizzled tiles must start at multiples of 1024 bytes, at the same address in both blocks.
   uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const uint32_t shared = shared_address(base);
   const int rank = static_cast<int>(cluster_rank()), tile = static_cast<int>(blockIdx.x / 2);

@@ -1,4 +1,5 @@
-// Computes the mean and the mean square of a row, or of the row's distances to the mean, on CUDA.
+// Computes the moments by which a row is normalized on CUDA: the mean and the variance, or the mean square if the norm
+// is not centered.
 //
 // The moments follow from the distances to any origin that is not too far from the values; see kernels/moments.h. For
 // f64, the origin is the rounded mean. For f16 and bf16, the first element of the row is close enough: it is at most
@@ -37,8 +38,8 @@ struct RowNorm {
   RowNorm(int64_t columns, double eps, bool centred)
       : share(static_cast<Total<T>>(1.0 / columns)), eps(static_cast<Total<T>>(eps)), centred(centred) {}
 
-  // Returns approximately the mean. In f32 its last bits are dropped, so that the difference from an element is exact
-  // or nearly exact.
+  // Returns an approximation of the mean. In f32, its last bits are cleared, so that its difference from an element is
+  // exact or nearly exact.
   __device__ __forceinline__ Compute<T> center(Total<T> mean) const {
     if constexpr (std::is_same_v<T, float>) {
       return __uint_as_float(__float_as_uint(static_cast<float>(mean)) & 0xffffff00u);
@@ -55,8 +56,8 @@ struct RowNorm {
     sums[1] += distance * distance;
   }
 
-  // Computes the moments from the mean distance to the origin and the sum of squared distances. A zero offset is -0,
-  // because adding -0 does not change a sign.
+  // Computes the moments from the mean distance to the origin and the sum of squared distances. An offset of zero is
+  // -0, because adding -0 does not change the sign of a zero.
   template <class A = Compute<T>>
   __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
     const Total<T> distance = centred ? sums[0] : Total<T>(0);
@@ -109,7 +110,7 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
   return norm.moments(origin, sums);
 }
 
-// The same for a row in memory, which the threads of a block read with `load(column)`.
+// Computes the moments of a row in memory, which the threads of a block read with `load(column)`.
 template <class T, int Threads, class Load>
 __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
                                                           int64_t columns) {

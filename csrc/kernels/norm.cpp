@@ -47,8 +47,8 @@ struct Rows {
     return buffer;
   }
 
-  // Returns s of one row. Returns x itself if it can be used as it is; otherwise fills and returns the memory of the
-  // sum or the buffer.
+  // Returns s of one row in the compute type. Returns the row of x itself if it needs neither an addition nor a
+  // conversion. Otherwise computes s in the memory of the sum or in the buffer, and returns that memory.
   const A* load_row(const int64_t* offsets, A* buffer) const {
     const T* x = static_cast<const T*>(norm.x.data) + offsets[1];
     const int64_t x_stride = column_stride(norm.x);

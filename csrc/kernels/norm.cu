@@ -11,8 +11,8 @@ void run_norm(CudaHost& host, const Norm& norm);
 
 namespace {
 
-// Returns the norm with both operands in the layout of y if only one of them has it, so that each is read along its
-// elements.
+// Returns the norm with x and the residual in the same layout. If only one of them has the layout of y, copies the
+// other, so that both can be read in memory order.
 Norm in_one_layout(CudaHost& host, const Norm& norm) {
   Norm result = norm;
   const bool sum_too = !norm.sum || !is_transposed(*norm.sum, norm.y);

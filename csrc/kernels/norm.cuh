@@ -12,8 +12,8 @@
 
 namespace fuseconv::cuda {
 
-// Calls body(activate), where activate(values) applies the activation to an array in place. One branch encloses the
-// whole body, so that the body's loads can be issued at once.
+// Calls body(activate), where activate(values) applies the activation to an array in place. The branch that selects the
+// activation encloses the whole body, so that it does not separate the body's loads.
 template <class T, class Body>
 __device__ __forceinline__ void with_activation(Activation activation, Body body) {
   const auto each = [&](auto function) {
@@ -47,10 +47,11 @@ constexpr int other_registers() {
   return sizeof(T) == 4 && Threads == 512 ? 24 : 32;
 }
 
-// Handles rows of at most Threads * Chunks runs.
+// Computes the norm of rows of at most Threads * Chunks runs, which stay in registers.
 //
-// f16 and bf16 values are held as they are in memory, and x and the residual are held separately, because their sum has
-// more digits. This halves the registers and doubles the rows in flight, which is worth widening everything twice.
+// f16 and bf16 values stay in registers as 16-bit values, and x and the residual stay there separately, because their
+// sum has more than 16 bits. This halves the number of registers and doubles the number of rows in flight, which
+// outweighs the cost of widening all values twice.
 template <class T, bool kResidual, int Threads, int Chunks>
 __global__ void __launch_bounds__(kRowBlock<Threads>,
                                   kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1),
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     }
   };
   const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
-  // The center has few digits, so that its product with the factor is as accurate as the 16-bit result.
+  // The center has few significant bits, so that its product with the factor is as accurate as the 16-bit result
+  // requires.
   const A shift = fma(-m.center, m.factor, m.offset);
   const auto finish = [&](auto activate) {
 #pragma unroll
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
       if (kResidual && a.sum != nullptr) {
         store_run(a.sum + offsets[3] + column, narrow_run<T>(v));
       }
-      // A missing bias is -0, because adding -0 does not change a sign.
+      // -0 takes the place of a missing bias, because adding -0 does not change the sign of a zero.
       widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
       widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
 #pragma unroll
@@ -129,7 +131,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Handles rows of any length and strides, one block per row.
+// Computes the norm of rows of any length and with any strides, one block per row.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_constant__ NormArguments<T> a) {
   using A = Compute<T>;
