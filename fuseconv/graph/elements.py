@@ -115,9 +115,9 @@ class _Reader:
             return number(operand.meta["val"])
         if operand not in self.known:
             if len(self.known) > MAX_NODES:
-                raise UnknownError(operand.name)
+                raise UnknownError(f"more than {MAX_NODES} nodes from {operand.name} to the tensor")
             if self.is_written(operand):
-                raise UnknownError(f"{operand.name}, which is mutated")
+                raise UnknownError(f"{operand.name}, which an op mutates")
             tensor = self.constant(operand)
             self.known[operand] = _constant(tensor) if tensor is not None else self.call(operand)
         return self.known[operand]
@@ -125,10 +125,10 @@ class _Reader:
     def call(self, node: Node) -> Formula:
         """Returns the formula of the result of an op."""
         if not is_call(node):
-            raise UnknownError(node.name)
+            raise UnknownError(f"{node.name}, whose elements are not known before the call")
         rule = rule_of(node)
         if rule is None:
-            raise UnknownError(f"{node.name}, which calls {node.target}")
+            raise UnknownError(f"{node.name}, which calls {node.target}, an op without a formula")
         formula = self.held(rule(self, node, arguments(node)), node.meta["val"].dtype, node)
         single = [at for at, size in enumerate(reversed(shape_of(node)), 1) if size == 1]
         return substituted(formula, {axis(at): sympy.Integer(0) for at in single})

@@ -44,7 +44,7 @@ def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, 
         index, last = axis(at), size - 1
         slope = least.coeff(index, 1)
         if not slope.is_number or sympy.expand(least - slope * index).has(index):
-            raise UnknownError(f"{value} is not linear in its indices")
+            raise UnknownError(f"{value}, which is not linear in the indices")
         least = sympy.expand(least.subs(index, 0 if slope >= 0 else last))
         most = sympy.expand(most.subs(index, last if slope >= 0 else 0))
     symbols = {symbol: ranges.get(symbol, ValueRanges(0, int_oo)) for symbol in least.free_symbols | most.free_symbols}
@@ -79,7 +79,9 @@ def _held(value: sympy.Expr, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr
         return rounded(value, dtype)
     found, (low, high) = bounds_of(value), exact_range(dtype)
     if not value.is_integer or found.lower < low or found.upper > high:
-        raise UnknownError(f"{value}, from {found.lower} to {found.upper}, which {dtype} cannot represent exactly")
+        raise UnknownError(
+            f"values of {value} from {found.lower} to {found.upper}, which {dtype} cannot represent exactly"
+        )
     return value
 
 
@@ -92,7 +94,7 @@ def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
     if not dtype.is_floating_point:
         low, high = exact_range(dtype)
         if not value.is_integer or not low <= value <= high:
-            raise UnknownError(f"{value}, which {dtype} cannot represent")
+            raise UnknownError(f"the number {value}, which {dtype} cannot represent")
         return value
     if value.is_integer and abs(value) <= exact_range(dtype)[1]:
         return value
@@ -106,7 +108,7 @@ def exact_range(dtype: torch.dtype) -> tuple[int, int]:
         UnknownError: the dtype is complex.
     """
     if dtype.is_complex:
-        raise UnknownError(f"numbers of {dtype}")
+        raise UnknownError(f"elements of the complex dtype {dtype}")
     if dtype.is_floating_point:
         greatest = int(2 / torch.finfo(dtype).eps)
         return -greatest, greatest

@@ -124,7 +124,7 @@ def truth_of(formula: Formula) -> Truth:
         yes, no = formula.yes, formula.no
         if yes.is_number and no.is_number and bool(yes != 0) != bool(no != 0):
             return formula.condition if yes != 0 else negated(formula.condition)
-        raise UnknownError("a number used as a condition")
+        raise UnknownError("a selection between numbers that is used as a condition")
     if isinstance(formula, sympy.Expr):
         return Either(AtLeastZero(formula - 1), AtLeastZero(-formula - 1))
     return formula

@@ -154,9 +154,9 @@ class LinearGated(nn.Module):
         shapes = [(one.in_features, one.out_features, one.bias is not None) for one in (gate, up)]
         if shapes[0] != shapes[1]:
             raise UsageError(
-                f"gate is {gate}, up is {up}",
+                f"the layers differ: gate is {gate}, up is {up}",
                 where="LinearGated.from_linear",
-                fix="give two layers of the same sizes, both with a bias or both without",
+                fix="pass two layers of the same sizes, both with a bias or both without",
             )
         weight = gate.weight
         made = cls(gate.in_features, gate.out_features, gate.bias is not None, act, weight.device, weight.dtype)

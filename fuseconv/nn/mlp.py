@@ -86,17 +86,17 @@ def _activations(layers: tuple[nn.Module, ...]) -> tuple[str, str]:
         elif name and acts and acts[-1] == "none":
             acts[-1] = name
         else:
-            raise _refused(f"{layer} is neither a Linear nor the one activation after it")
+            raise _refused(f"{layer} is neither an nn.Linear nor the only supported activation after an nn.Linear")
     if len(acts) not in (2, 3):
         raise _refused(f"an MLP takes 2 or 3 linear layers, but {len(acts)} are given")
     if len(set(acts[:-1])) > 1:
         raise _refused(f"the hidden layers have different activations, {' and '.join(acts[:-1])}")
     if max(widths) > MAX_WIDTH:
-        raise _refused(f"a layer has width {max(widths)}")
+        raise _refused(f"a layer has width {max(widths)}, but the kernel supports at most {MAX_WIDTH}")
     return acts[0], acts[-1]
 
 
 def _refused(what: str) -> UsageError:
     """Returns an error for layers that the op does not support."""
-    fix = f"give 2 or 3 nn.Linear of width {MAX_WIDTH} or less, each hidden one with its activation, or use LinearAct"
+    fix = f"pass 2 or 3 nn.Linear of width {MAX_WIDTH} or less, each hidden one with an activation, or use LinearAct"
     return UsageError(what, where="MLP", fix=fix)

@@ -122,7 +122,7 @@ def _refusal(op: Op[..., Any], sample: Sample) -> str:
         op(*sample.args, **sample.kwargs)
     except RuntimeError as error:
         return str(error).partition("\n")[0].removeprefix(f"{NAMESPACE}::{op.name}: ").rstrip(".")
-    raise AssertionError(f"{op.name} takes what it must refuse: {sample.name}")
+    raise AssertionError(f"{op.name} accepts the call {sample.name}, which it must reject")
 
 
 class _Doc:

@@ -151,21 +151,21 @@ def refusal(op: torch._ops.OpOverload) -> str:
     """Returns the reason why an untrusted file may not name an op, or an empty string if the op is permitted."""
     namespace, packet = op._schema.name.split("::")
     if not is_permitted_namespace(namespace):
-        return f"ops of {namespace} can do anything"
+        return f"ops in the namespace {namespace} can do anything"
     if namespace not in NAMESPACES or namespace == "fuseconv":
         return ""
     if not torch._C._dispatch_has_kernel(op._name):
-        return "it is a function of TorchScript"
+        return "it is a built-in function of TorchScript, without a kernel"
     if packet.startswith("_") and packet not in _PRIVATE and torch.Tag.core not in op.tags:
         return "it is internal to torch"
     if _MEMORY.match(packet):
-        return "it acts on the memory of a tensor, not on its values"
+        return "it changes or returns properties of a tensor other than its values"
     if _LAYOUTS.match(packet) or _PACKED.match(packet):
-        return "it works on tensors that are not plain: sparse, nested, quantized or packed"
+        return "it takes or returns tensors that are not strided: sparse, nested, quantized or packed"
     for argument in op._schema.arguments:
         kind = str(argument.real_type)
         if argument.is_out:
-            return "it writes its result into another tensor"
+            return "it writes its result into an out argument"
         is_word = kind in ("str", "Optional[str]") and argument.name in _WORDS
         if not (is_word or kind == _GENERATOR or _KINDS.match(kind)):
             return f"its argument {argument.name} is a {kind}"
