@@ -78,7 +78,14 @@ class Aliases:
 
 
 def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node], results: frozenset[Node]) -> str:
-    """Returns a description of a reader outside the match that sees the mutation by `writer`, or an empty string."""
+    """Returns the reason why something outside the match can see a mutation, or an empty string if nothing can.
+
+    Args:
+        writer: a matched node that mutates memory.
+        shared: the nodes whose values may share this memory.
+        matched: all matched nodes.
+        results: the matched nodes whose values are replaced.
+    """
     through = _derived(results)
     for node in sorted(shared - through):
         if node.op in ("placeholder", "get_attr"):

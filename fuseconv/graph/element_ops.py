@@ -82,7 +82,7 @@ def _arithmetic(op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> OpRule:
     def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
         dtype = node.meta["val"].dtype
         if dtype == torch.bool:
-            raise UnknownError(node.name)
+            raise UnknownError(f"{node.name}, which computes with bool tensors")
         left, right = (reader.operand(given[name], dtype, node) for name in ("self", "other"))
         scaled = lifted(right, number(given.get("alpha", 1)), lambda a, b: a * b)
         return lifted(left, reader.held(scaled, dtype, node), op)
@@ -136,7 +136,7 @@ def _moved(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     old, new = shape_of(source), shape_of(node)
     kept = [at for at, size in enumerate(new) if size != 1]
     if [size for size in old if size != 1] != [new[at] for at in kept]:
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, which changes axes of a size other than 1")
     places = [at for at, size in enumerate(old) if size != 1]
     return _renamed(reader.read(source), len(old), places, len(new), kept)
 
@@ -174,7 +174,7 @@ def _sliced(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     rank = node.meta["val"].dim()
     start = number(given["start"] or 0)
     if start.is_negative is not False:
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, whose start may be negative")
     index = axis(rank - given["dim"] % rank)
     return substituted(reader.read(given["self"]), {index: start + index * given["step"]})
 
@@ -187,7 +187,7 @@ def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     source = given["self"]
     rank = source.meta["val"].dim()
     if len(given["indices"]) != rank or any(not isinstance(index, Node) for index in given["indices"]):
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, which does not have one index tensor per axis")
     change = {}
     for at, index in enumerate(given["indices"]):
         formula = reader.read(index)
@@ -219,17 +219,17 @@ def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula
     """
     rank = node.meta["val"].dim()
     if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, which is not a first difference along the last axis with a prepended value")
     value, before = reader.read(given["self"]), reader.read(given["prepend"])
     if (
         not isinstance(value, sympy.Expr)
         or not isinstance(before, sympy.Expr)
         or given["prepend"].meta["val"].shape[-1] != 1
     ):
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, which subtracts values that are selections or conditions")
     inner = sympy.expand(value - value.subs(axis(1), axis(1) - 1))
     if sympy.expand(value.subs(axis(1), 0) - before - inner.subs(axis(1), 0)) != 0:
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, whose first element has a different formula")
     return inner
 
 
@@ -241,7 +241,7 @@ def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
         truth = reader.decide(value.condition, node)
         value = (value.yes if truth else value.no) if isinstance(truth, bool) else value
     if not isinstance(value, sympy.Expr) or not value.is_number:
-        raise UnknownError(node.name)
+        raise UnknownError(f"{node.name}, which sums values that are not constant")
     return value * (axis(rank - given["dim"] % rank) + 1)
 
 
@@ -254,7 +254,7 @@ def _triangle(upper: bool) -> OpRule:
             return Both(inside, truth_of(formula))
         value = value_of(formula)
         if isinstance(value, Choice):
-            raise UnknownError(node.name)
+            raise UnknownError(f"{node.name}, which selects from a selection between numbers")
         return Choice(inside, value, sympy.Integer(0))
 
     return rule

@@ -53,7 +53,7 @@ def autocast_kernel(overload: torch._ops.OpOverload, policy: Policy, device: str
 
     Args:
         overload: the op.
-        policy: a function `(tensors, device) -> dtype` that selects the dtype. None for no cast.
+        policy: a function `(tensors, device) -> dtype` that selects the dtype, or returns None to cast no tensor.
         device: the device type, "cpu" or "cuda".
     """
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[device]))

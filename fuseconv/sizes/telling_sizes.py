@@ -58,7 +58,7 @@ def _smallest(dim: Dim) -> list[int]:
 
 
 def _named(contract: Contract, ordinary: dict[str, int], named: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yields combinations in which one dim's size is an integer in `named`, or one more or less."""
+    """Yields combinations in which one dim's size is an integer in `named`, or differs by 1 from such an integer."""
     near = dict.fromkeys(number + offset for number in named for offset in (0, 1, -1))
     pairs = [
         {**ordinary, dim.name: size}
