@@ -25,8 +25,8 @@ class Tolerance:
 
     Attributes:
         rtol: the relative tolerance of the `allclose` test against the original's output.
-        atol: the absolute tolerance of this test. If the root mean square of the fp64 reference is below 1, the
-            absolute tolerance is multiplied by it.
+        atol: the absolute tolerance of this test, for values with a root mean square of 1 or more. It is scaled down
+            for smaller values; see `_scale`.
         factor: the largest allowed ratio of the output's root-mean-square error to the original's. Both errors are
             measured against the fp64 reference.
     """

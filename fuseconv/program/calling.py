@@ -61,15 +61,16 @@ def call_of(
 ) -> tuple[str, ...]:
     """Decides whether each input is passed to `forward` by position or by keyword.
 
-    If all names of inputs are names of parameters, or if `forward` has a `**kwargs` parameter and all required
-    parameters are named, the inputs are passed by name. Positional-only parameters are passed by position even then.
-    Otherwise all inputs are passed by position.
+    The inputs are matched by name if all their names are names of parameters, or if `forward` has a `**kwargs`
+    parameter and all required parameters are named. Inputs that are matched by name are passed by keyword, except
+    positional-only parameters. If they are the first parameters of `forward` in order, they are passed by position
+    unless `by_keyword` is set. All other inputs are passed by position in the given order.
 
     Args:
         names: the names of the inputs.
         parameters: the parameters of `forward`.
         where: the source of the names, such as an option or a file, for messages.
-        by_keyword: whether the inputs must be passed by name.
+        by_keyword: whether the inputs must be matched by name and passed by keyword.
         in_order: whether the order of the inputs is the user's. False for a file that stores tensors by name only.
 
     Returns:

@@ -66,7 +66,7 @@ def confine() -> None:
     Load the modules that the process needs before the call.
 
     Raises:
-        OSError: the system does not allow a resource limit or the system call filter.
+        OSError: the system rejects the system call filter.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
