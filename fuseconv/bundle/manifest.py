@@ -131,8 +131,8 @@ class Environment(Strict):
         torch: the version of torch.
         onnx: the version of onnx.
         onnxruntime: the version of ONNX Runtime. None if it is not installed.
-        cuda: the version of CUDA. None without CUDA.
-        gpu: the compute capability of the GPU, such as `9.0`. None without a GPU.
+        cuda: the version of CUDA. None for the CPU.
+        gpu: the compute capability of the GPU, such as `9.0`. None for the CPU.
     """
 
     python: str

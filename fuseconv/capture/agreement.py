@@ -1,7 +1,7 @@
 """Compares a captured program with the original model: the same inputs must give the same outputs within tolerance.
 
-The outputs of the original are compared with the float64 reference of the program. Comparing the outputs of the program
-instead would not work, because a wrong program agrees with its own reference.
+The outputs of the original are compared with the float64 reference, which is computed from the program. Comparing the
+program's own outputs with this reference would prove nothing, because a wrong program agrees with its own reference.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from fuseconv.sizes.taken_sizes import taken_range
 def difference(
     original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], fp64: Sequence[Tensor]
 ) -> str:
-    """Describes how the outputs of the original and the program differ, or returns an empty string if they agree.
+    """Describes the first difference between the outputs of the original and the program, or returns "" if they agree.
+
+    The outputs agree if their counts, dtypes and shapes are the same, and their values are equal within tolerance.
 
     Args:
         original: the outputs of the original.
         program: the outputs of the captured program.
         names: the names of the outputs.
-        fp64: the outputs of the program in float64.
+        fp64: the outputs of the program computed in float64.
     """
     if not len(original) == len(program) == len(names):
         counts = f"the model returns {len(original)} tensors, but the exported program returns {len(program)}"
@@ -53,13 +55,13 @@ def difference(
 
 
 def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
-    """Checks that a captured program and the original give the same outputs at sizes of a contract.
+    """Checks that a captured program and the original give the same outputs at the given sizes.
 
     Args:
         exported: the captured program, in the flat calling convention.
         contract: the inputs, with ranges of values that the model accepts, and the names of the outputs.
         original: the model that was captured.
-        sizes: the cases to compare, each with the size of every dim. The first case has the sizes of the capture.
+        sizes: the cases to compare. Each case maps every dim's name to its size. The first has the sizes of the capture.
 
     Raises:
         UnsupportedError: the outputs differ, or one of the two fails. The error names the sizes, the output and the
@@ -78,7 +80,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
 
 
 def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
-    """Returns whether a captured program and the original agree at these sizes; False if one of them fails."""
+    """Returns whether a captured program and the original give the same outputs at these sizes; False if one fails."""
     try:
         inputs, expected = draw_taken(original, contract, sizes, seed=0)
     except FuseconvError:
@@ -87,9 +89,13 @@ def agrees(exported: ExportedProgram, contract: Contract, original: Original, si
 
 
 def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[Tensor], contract: Contract) -> str:
-    """Describes how a captured program differs from the given outputs of the original.
+    """Runs a captured program and describes how its outputs differ from the original's, or returns "" if they agree.
 
-    Returns an empty string if they agree.
+    Args:
+        module: the module of the captured program.
+        inputs: the inputs on which the original was run.
+        expected: the outputs of the original.
+        contract: the contract, for the names of the outputs.
     """
     try:
         with torch.no_grad():
@@ -110,7 +116,13 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
-    """Returns the error for a captured program that differs from the model, whatever the input sizes."""
+    """Returns the error for a captured program whose results differ from the model's, regardless of the input sizes.
+
+    Args:
+        reason: the description of the difference.
+        original: the model.
+        when: the inputs at which the results differ, such as `on random inputs`.
+    """
     return UnsupportedError(
         f"the exported program and the model give different results {when}: {reason}",
         where=type(original.module).__name__,
@@ -158,7 +170,7 @@ def _narrower(
     contract: Contract,
     agrees: Callable[[Mapping[str, int]], bool],
 ) -> str:
-    """Returns the fix: ranges that exclude the failing sizes or, if none are found, the dims to narrow."""
+    """Returns the fix for an error: ranges that exclude the failing sizes or, if none are found, the dims to narrow."""
     ranges: list[Dim] = []
     for name, dim in contract.dims().items():
         if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):

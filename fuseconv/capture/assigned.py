@@ -1,4 +1,4 @@
-"""Removes input writes that torch.export adds for a model that assigns a tensor to a buffer that was None."""
+"""Removes wrong writes to inputs, which torch.export adds if a model assigns a tensor to a buffer that was None."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from torch.export.graph_signature import InputKind
 
 
 def drop_stray_writes(exported: ExportedProgram) -> None:
-    """Removes the added writes from a newly captured program.
+    """Removes the wrong writes from a newly captured program, in place.
 
-    When a model assigns a tensor to a buffer of the root module, torch.export copies the tensor into the placeholder of
-    the buffer. A buffer that was None has no placeholder, and torch 2.13 uses the placeholder in its position instead:
-    the first user input. torch.export gives the inserted copy a name that no op of a model gets.
+    If a model assigns a tensor to a buffer of the root module, torch.export copies the tensor into the buffer's
+    placeholder. A buffer that was None has no placeholder, and torch 2.13 writes to the placeholder in its position
+    instead: the first user input. The wrong writes are recognized by the name of the inserted copy_ node
+    (`copy__default...`), which no op of a model gets.
     """
     inputs = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     copies = exported.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)

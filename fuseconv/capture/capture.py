@@ -1,7 +1,7 @@
-"""Captures a `Subject` as a `Program` with torch.export: positional tensors in, a tuple of tensors out.
+"""Captures a `Subject` as a `Program` with torch.export. The program takes positional tensors and returns a tuple.
 
 The program is not decomposed: the graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention, which the
-rules match. In-place ops on temporaries of the model are kept; see `purity` for in-place ops on inputs and buffers.
+rules match. In-place ops on temporaries are kept; see `purity` for in-place ops on inputs and buffers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fuseconv.sources.flat import flatten
 
 
 def capture(subject: Subject) -> Program:
-    """Captures a subject as a graph with its dynamic dims and compares it with the model.
+    """Captures a subject as a program with dynamic dims, and checks that the program gives the model's results.
 
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
@@ -78,7 +78,7 @@ def capture(subject: Subject) -> Program:
         if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
             raise explain_suspect(suspect, subject, tensors, export)
     hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
-    # Random examples are generated again, within the ranges that the graph revealed.
+    # Random examples are generated again, within the ranges of input values that the graph allows.
     examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else subject.examples
     flat.exported.example_inputs = (examples, {})
     _forget_addresses(flat.exported)
@@ -86,14 +86,19 @@ def capture(subject: Subject) -> Program:
 
 
 def _forget_addresses(exported: ExportedProgram) -> None:
-    """Removes the history of the nodes, because torch.export would write its memory addresses into archives."""
+    """Removes `from_node` from the metadata of nodes, because archives would contain the memory addresses in it."""
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             node.meta.pop("from_node", None)
 
 
 def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
-    """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`."""
+    """Exports a subject with the dynamic dims of its contract and without gradients, and returns the program.
+
+    Args:
+        subject: the model and its contract.
+        tensors: one example tensor per input of the contract.
+    """
     shapes = [_dynamic(spec) for spec in subject.contract.inputs]
     args, kwargs = arguments(subject.call, tensors)
     dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
@@ -115,7 +120,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
-    """Returns the dynamic dims of an input by axis.
+    """Maps each dynamic axis of an input to its torch.export.Dim.
 
     A dim whose range has a single size is static.
     """
@@ -127,7 +132,10 @@ def _dynamic(spec: TensorSpec) -> dict[int, Any]:
 
 
 def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
-    """Limits an integer input to the row numbers of the tables that it indexes, unless a range was given."""
+    """Returns an integer input's spec with the range of valid row numbers of the tables that the input indexes.
+
+    The spec is returned unchanged if it has a range, or if the input indexes no table of static size.
+    """
     if has_range(spec) or spec.dtype not in ("i64", "i32"):
         return spec
     node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)

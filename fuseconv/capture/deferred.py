@@ -1,7 +1,8 @@
-"""Proves constraints on sizes that always hold but that torch.export cannot simplify: `8 * n == n * min(8, 8 * n)`.
+"""Proves guards that torch.export cannot simplify but that hold for all sizes, such as `8 * n == n * min(8, 8 * n)`.
 
-torch.export rejects a dim if it cannot simplify one of its guards. On request, torch.export writes such guards into the
-program as assertions. This module proves each assertion from the ranges of the dims, and removes it.
+torch.export rejects a dim if it cannot simplify one of the dim's guards. With
+`prefer_deferred_runtime_asserts_over_guards`, torch.export writes such guards into the program as assertions instead.
+This module proves each assertion from the ranges of the dims, and removes the assertion.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _DEFERRED = "Runtime assertion failed for expression"
 
 
 def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram:
-    """Exports a model, if necessary with a proof of the guards that torch.export rejects.
+    """Exports a model and returns the program.
 
-    If torch.export rejects a guard, this function exports again and proves the guard.
+    If torch.export rejects a guard, exports again with guards as assertions, proves the assertions and removes them.
 
     Args:
-        export: calls torch.export. Its argument says whether guards become assertions.
+        export: a function that calls torch.export. Its argument says whether guards become assertions.
 
     Raises:
-        Exception: the export fails, or an assertion cannot be proved. This is the error of the export without
-            assertions.
+        Exception: the export fails, or an assertion cannot be proved. In both cases, this is the error of the export
+            without assertions.
     """
     try:
         return export(False)
@@ -63,10 +64,7 @@ def _assertions(exported: ExportedProgram) -> list[Node]:
 
 
 def _drop(exported: ExportedProgram, assertion: Node) -> bool:
-    """Removes an assertion and the nodes computed only for it.
-
-    Returns False if the assertion is not proved.
-    """
+    """Removes an assertion that can be proved, with the nodes that only it uses; returns False if it is not proved."""
     asserted = assertion.args[0]
     held = asserted.meta.get("val") if isinstance(asserted, Node) else asserted
     if isinstance(held, torch.SymBool) and not always(held.node.expr, exported.range_constraints):

@@ -1,8 +1,8 @@
 """Generates random inputs that the original model accepts.
 
-Random integers are generated without knowing how the model uses them. A model that divides by an integer rejects 0, and
-a model that indexes a table with an integer rejects values beyond the last row. If the model rejects its inputs, other
-random values are tried.
+It is not known how a model uses an integer input. A model that divides by the integer rejects 0, and a model that
+indexes a table with the integer rejects values beyond the last row. If the model rejects its inputs, integers from
+other ranges are tried.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Call = Callable[..., tuple[Tensor, ...]]
 """Runs a model on copies of its inputs."""
 
 RANGES = ((1, 100), (1, 2), (1, 1), (0, 0))
-"""The ranges of random integers to try if the model rejects 0 and 1."""
+"""The ranges of random integers, both ends included, to try in this order if the model rejects 0 and 1."""
 
 WIDE_RANGES = (
     (-(2**31), 2**31 - 1),
@@ -42,13 +42,20 @@ WIDE_RANGES = (
     (-2, 2),
     (0, 1),
 )
-"""The ranges to try if the model rejects the limits of the integer dtype, the widest first."""
+"""The ranges of integers, both ends included, to try in this order if the model rejects the limits of the dtype."""
 
 
 def draw_taken(
     original: Call, contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random"
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Generates random inputs that the original accepts, and returns these inputs and the original's outputs.
+
+    Args:
+        original: the model.
+        contract: the inputs.
+        sizes: the size of every dim.
+        seed: the seed of the random values.
+        kind: the kind of values, as in `contract.values`.
 
     Raises:
         UnsupportedError: the model fails at these sizes for all values, but runs at other sizes. The error names the
@@ -73,7 +80,10 @@ def draw_taken(
 
 
 def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, int]) -> Contract:
-    """Limits integer inputs without a range to a range that the original accepts, if it rejects 0 and 1."""
+    """Returns the contract with a range for integer inputs if the original rejects 0 and 1.
+
+    The contract is returned unchanged if the original accepts its inputs, or rejects all ranges in `RANGES`.
+    """
     for one in (contract, *_narrower(contract, RANGES)):
         try:
             original(*draw(one, sizes, seed=0))
@@ -90,12 +100,13 @@ def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, in
 def draw_special(
     original: Call, contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind
 ) -> tuple[tuple[Tensor, ...], str]:
-    """Generates values of a kind that the original accepts, or describes why it accepts none.
+    """Generates inputs with values of a special kind, and checks that the original accepts them.
 
-    Integers without a range are as large as the original accepts.
+    If the original rejects the kind `integers`, the ranges in `WIDE_RANGES` are tried for integer inputs without a
+    range.
 
     Returns:
-        The inputs and an empty string; or an empty tuple and the error of the original.
+        The inputs and an empty string; or, if the original rejects all inputs, an empty tuple and its first error.
     """
     ranges = WIDE_RANGES if kind == "integers" else ()
     why = ""
@@ -118,7 +129,7 @@ def open_integers(contract: Contract) -> list[TensorSpec]:
 
 
 def _narrower(contract: Contract, ranges: Sequence[tuple[int, int]]) -> Iterator[Contract]:
-    """Yields contracts that give a range to integer inputs without one: first to each alone, then to all."""
+    """Yields contracts that add a range to integer inputs without a range: to one input at a time, then to all."""
     unknown = open_integers(contract)
     for chosen in [*([spec] for spec in unknown), *([unknown] if len(unknown) > 1 else [])]:
         for low, high in ranges:

@@ -1,4 +1,4 @@
-"""Explains why a model could not be exported: the dim or op, the source line of the model, and what to try."""
+"""Explains why a model could not be exported: names the dim or op, the source line of the model, and a fix."""
 
 from __future__ import annotations
 
@@ -34,10 +34,16 @@ Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
 
 
 def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
-    """Converts an error of `torch.export.export` into an error with a fix.
+    """Returns an error with a source line and a fix for an error of `torch.export.export`.
 
-    The model is run once more: eagerly, to distinguish inputs that it rejects from ops that cannot be exported; or
-    through `export`, to find the line that specialized a dim.
+    If torch rejects a dim, the model is exported again to find the source line of the guard. Otherwise the model is run
+    eagerly, to distinguish inputs that it rejects from ops that cannot be exported.
+
+    Args:
+        error: the error that `export` raised. A FuseconvError is returned unchanged.
+        subject: the model and its contract.
+        tensors: the inputs of the failed export.
+        export: the function that exports a subject with given inputs.
     """
     if isinstance(error, FuseconvError):
         return error
@@ -55,9 +61,9 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
 
 
 def _runs(subject: Subject) -> Callable[[Contract], bool]:
-    """Returns a function that tells whether the model accepts tensors of a contract's example sizes.
+    """Returns a function that runs the model eagerly at a contract's example sizes, and returns whether this succeeds.
 
-    The function returns False if two dims have the same example size.
+    The function also returns False if two dims have the same example size.
     """
 
     def runs(contract: Contract) -> bool:
@@ -73,7 +79,7 @@ def _runs(subject: Subject) -> Callable[[Contract], bool]:
 def explain_narrowed(
     error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Converts an error of `multiples.check` into an error with a fix."""
+    """Returns an error with a source line and a fix for an error of `multiples.check`."""
     where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
     told = _restricted(error.dim, error.kept or error.equal, where)
     if not (error.kept or error.equal) and error.other:
@@ -84,7 +90,7 @@ def explain_narrowed(
 def explain_suspect(
     suspect: Suspect, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Returns an error with the guard that the program assumes and sizes at which this guard does not hold."""
+    """Returns an error that names a guard that the program assumes, and sizes at which the guard does not hold."""
     at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
     return UnsupportedError(
         f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
@@ -94,7 +100,13 @@ def explain_suspect(
 
 
 def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
-    """Returns an error for a dim that the model limits to some of its sizes, or requires to equal another dim."""
+    """Returns the error for a dim of which the model supports only some sizes, or which must equal another dim.
+
+    Args:
+        dim: the dim in the contract.
+        to: the supported sizes, or the name of the other dim. None if the supported sizes are not a range.
+        where: the source line of the model.
+    """
     name = dim.name
     if isinstance(to, str):
         what, fix = f"the dims {name} and {to} must be equal", f"replace {name} with {to} in --input"
@@ -115,7 +127,14 @@ def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
 def explain_call(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FuseconvError:
-    """Converts an error of `torch.export.export` for a module and example inputs into an error with a fix."""
+    """Returns an error with a source line and a fix for an error of exporting a module with example inputs.
+
+    Args:
+        error: the error that `torch.export.export` raised.
+        module: the module.
+        args: the positional example inputs.
+        kwargs: the example inputs by keyword.
+    """
     return _explain(
         error, module, args, kwargs, "the example inputs", "give example inputs on which the model itself runs"
     )
@@ -147,7 +166,7 @@ def _explain(
 
 
 def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
-    """Runs the model eagerly on copies of the inputs and returns the error it raised, if any."""
+    """Runs the model eagerly on copies of the inputs, and returns the exception that it raised, or None."""
     args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
     try:
         with torch.no_grad():
@@ -158,7 +177,12 @@ def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 class _Trail(logging.Handler):
-    """Records which line of the model created each guard on a size during export."""
+    """A handler for torch's log of symbolic shapes, which records the source line of each guard during export.
+
+    Attributes:
+        symbols: maps each symbol to the parameter of forward, the position in it (for a list), and the axis.
+        guards: each guard's expression and source line. The line is empty if it is unknown.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -183,7 +207,16 @@ def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
 
 
 def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
-    """Returns an error for a dim that must be constant, in a narrower range, a multiple, or equal to another dim."""
+    """Returns an error with a fix for a constraint violation that torch.export reports.
+
+    The dim must be constant, within a narrower range, a multiple, or equal to another dim.
+
+    Args:
+        text: the message of torch.export, with its suggested fixes.
+        subject: the model and its contract.
+        tensors: the inputs of the failed export.
+        export: the function that exports a subject with given inputs.
+    """
     contract = subject.contract
     _, _, fixes = text.partition("Suggested fixes:")
     suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
@@ -219,7 +252,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
 
 
 def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
-    """Exports again and returns the source line of the first guard that involves all of these dims."""
+    """Exports again, and returns the source line of the first guard that involves all given dims, or None."""
     trail = _Trail()
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
@@ -242,7 +275,12 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
 
 
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
-    """Returns the name of the dim for which torch writes L['parameter'].size()[axis]."""
+    """Returns the name of the dim at a place, or None if the place is no input or its size is static.
+
+    Args:
+        place: the parameter of forward, the position in it (for a list), and the axis.
+        subject: the model and its contract.
+    """
     parameter, position, axis = place
     known = list(inspect.signature(subject.module.forward).parameters)
     names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known

@@ -1,9 +1,10 @@
 """Replaces ops that a model library registers in Python with PyTorch ops, because artifacts run without that library.
 
-The mixture of experts in transformers multiplies rows, sorted by expert, by one matrix per expert in a custom op. Here
-every row is multiplied by every matrix, and the result of the row's own expert is selected. This is correct for every
-target and every routing, but the work is multiplied by the number of experts. With `config._experts_implementation =
-"batched_mm"` the model itself gathers one matrix per row, which is less work for few rows but takes more memory.
+The mixture of experts in transformers uses a custom op, which multiplies rows, sorted by expert, by one matrix per
+expert. The replacement multiplies every row by every matrix, and selects the result of the row's own expert. This is
+correct for every target and every routing, but multiplies the work by the number of experts. With
+`config._experts_implementation = "batched_mm"`, the model itself gathers one matrix per row, which is less work for few
+rows but takes more memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     Args:
         rows: [S, K], sorted by group.
         weight: [G, K, N].
-        offs: [G], the end of each group. Rows after the last group belong to none.
+        offs: [G], the end of each group: the number of its last row plus 1. Rows after the last group belong to none.
 
     Returns:
         [S, N], with zeros for rows that belong to no group.
@@ -37,14 +38,11 @@ def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 
 _MEANINGS: Mapping[str, Callable[..., Tensor]] = {"transformers::grouped_mm_fallback": grouped_mm}
-"""Maps the name of an op to a function of PyTorch ops that computes the same result."""
+"""Maps the name of a library's op to a function that computes the same result with PyTorch ops."""
 
 
 def spell_out(exported: ExportedProgram) -> ExportedProgram:
-    """Replaces these ops in a program.
-
-    A program that contains none of them is returned unchanged.
-    """
+    """Returns the program with the ops in `_MEANINGS` replaced, or the program itself if it contains none of them."""
     found = {
         node.target: _MEANINGS[node.target._schema.name]
         for module in exported.graph_module.modules()

@@ -1,8 +1,9 @@
-"""Places a program on its device.
+"""Moves a captured program to its device.
 
-A program is captured on the CPU and then moved. Under fake CUDA tensors, a composite op selects its kernel during
-capture, and the size requirements of that kernel become guards. For example, torch 2.11 captures f32 attention with a
-mask only for sequences of 8k - 3 tokens, because one kernel pads the example that way. The CPU has no such kernels.
+A program is always captured on the CPU. If it were captured with fake CUDA tensors, composite ops would select their
+CUDA kernels during capture, and the size requirements of these kernels would become guards. For example, torch 2.11
+captures f32 attention with a mask only for sequences of 8k - 3 tokens, because one kernel pads the example that way.
+The CPU has no such kernels.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from fuseconv.program.captured import Program
 
 
 def place(program: Program, device: str) -> Program:
-    """Moves the weights, constants and examples of a program to a device.
+    """Returns a program whose weights, constants and examples are on a device.
 
-    The given program becomes invalid.
+    The given program must not be used afterwards.
 
     Args:
         program: a captured program, on the CPU.
@@ -40,7 +41,7 @@ def place(program: Program, device: str) -> Program:
 
 
 def _drop_device_checks(exported: ExportedProgram) -> None:
-    """Removes the device from the checks of tensors, which would name `cuda` where tensors are on `cuda:0`."""
+    """Removes the device from the graph's tensor assertions, which would expect `cuda` for tensors on `cuda:0`."""
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             if node.target is torch.ops.aten._assert_tensor_metadata.default:

@@ -23,7 +23,7 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
 
 def purify(exported: ExportedProgram) -> None:
-    """Rewrites the program so that it mutates no input.
+    """Rewrites the program in place so that it is a pure function of its inputs: each mutated input is copied first.
 
     Raises:
         UnsupportedError: the program mutates a buffer or parameter, or generates random numbers. The error names the op
@@ -59,7 +59,7 @@ def source_line(node: torch.fx.Node) -> str:
 
 
 def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yields the placeholders that may share memory with the value of a node."""
+    """Yields the placeholders with which a node's value may share memory."""
     if node.op == "placeholder":
         yield node
     for part in viewed(node):

@@ -25,10 +25,7 @@ def inline_regions(exported: ExportedProgram, device: str) -> None:
 
 
 def _inline(module: GraphModule, device: str) -> dict[str, str]:
-    """Inlines the subgraphs of a module.
-
-    Returns a map from the old names of their results to the new names.
-    """
+    """Inlines the subgraphs of a module in place, and maps the old name of each of their results to the new name."""
     renamed: dict[str, str] = {}
     for node in list(module.graph.nodes):
         body = _body(node, device)
@@ -38,7 +35,7 @@ def _inline(module: GraphModule, device: str) -> dict[str, str]:
         _inline(inner, device)
         operands = node.args[node.args.index(body) + 1 :]
         results = _copied(module, inner, node, operands)
-        for user in list(node.users):  # each takes one result
+        for user in list(node.users):  # each user is a getitem of one result
             result = results[user.args[1]]
             user.replace_all_uses_with(result)
             renamed[user.name] = result.name
@@ -51,7 +48,10 @@ def _inline(module: GraphModule, device: str) -> dict[str, str]:
 
 
 def _body(node: Node, device: str) -> Node | None:
-    """Returns the node of the subgraph, or None if the node is not such a region or the region has an effect."""
+    """Returns the get_attr node of a region's subgraph.
+
+    Returns None if the node is no region, or if the region enables autocast for `device`.
+    """
     arguments: Any = node.args
     if node.target is _GRAD:
         return arguments[1]  # type: ignore[no-any-return]
@@ -61,7 +61,14 @@ def _body(node: Node, device: str) -> Node | None:
 
 
 def _copied(module: GraphModule, inner: GraphModule, before: Node, operands: Any) -> Any:
-    """Copies the nodes of a subgraph in front of the node that calls it and returns the values of its results."""
+    """Copies the nodes of a subgraph to the graph that calls it, and returns the copies of the subgraph's results.
+
+    Args:
+        module: the module whose graph calls the subgraph.
+        inner: the module of the subgraph.
+        before: the node that calls the subgraph. The copies are inserted before it.
+        operands: the values of the subgraph's placeholders.
+    """
     values: dict[Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True))
     with module.graph.inserting_before(before):
         for node in inner.graph.nodes:

@@ -1,4 +1,4 @@
-"""The state of a contract in a captured program: inputs, and the outputs that are their next values."""
+"""Checks the state that a contract declares: pairs of an input and the output that is its value in the next call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fuseconv.errors import UsageError
 
 
 def check_state(exported: ExportedProgram, contract: Contract) -> None:
-    """Checks that each state consists of an input and an output of the same dtype and shape.
+    """Checks that the input and the output of each state exist and have the same dtype and shape.
 
     Raises:
-        UsageError: an input or output does not exist, or their dtypes or shapes differ.
+        UsageError: an input or output does not exist, or the dtypes or shapes of a pair differ.
     """
     (results,) = exported.graph.output_node().args
     assert isinstance(results, Sequence)

@@ -1,1 +1,1 @@
-"""The inputs and outputs of a model: names, dtypes, dims and their ranges; and tensors that satisfy them."""
+"""The contract of a model: the names, dtypes and dims of its inputs and outputs. Also generates matching tensors."""

@@ -1,4 +1,4 @@
-"""Buckets: a few sizes to which batches are padded, so that a few CUDA graphs cover every batch size.
+"""Buckets: the sizes to which batches are padded, so that a few CUDA graphs cover many batch sizes.
 
 docs/adr/0007-cuda-graphs.md describes when a dim may have buckets, and why. Nothing here imports torch.
 """
@@ -17,12 +17,12 @@ _BUCKETS = re.compile(r"^(?P<dim>[A-Za-z_]\w*)=(?P<sizes>\d{1,15}(?:,\d{1,15})*)
 
 @dataclass(frozen=True)
 class Buckets:
-    """The bucket sizes of one dim, along which the model is proved not to mix rows.
+    """The bucket sizes of one dim. It is proved that the model computes each row along this dim independently.
 
     Attributes:
         dim: the name of the dim, which is the first axis of every input that uses it.
-        sizes: the bucket sizes in ascending order. Sizes above the last are not padded.
-        outputs: the names of the outputs whose first axis is the dim. The proof sets them.
+        sizes: the bucket sizes in ascending order. A batch that is larger than the last bucket is not padded.
+        outputs: the names of the outputs whose first axis is the dim. Empty until the proof sets them.
     """
 
     dim: str
@@ -33,27 +33,24 @@ class Buckets:
         return f"{self.dim}={','.join(map(str, self.sizes))}"
 
     def rounded(self, size: int) -> int:
-        """Returns the padded number of rows for `size` rows.
+        """Returns the smallest bucket that holds `size` rows, or `size` itself if no bucket does.
 
         An empty batch is not padded, because it has no row to repeat.
         """
         return next((bucket for bucket in self.sizes if bucket >= size), size) if size else 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values.
-
-        `from_json` reads them back.
-        """
+        """Returns the buckets as a dict of JSON values, which `from_json` parses."""
         return {"dim": self.dim, "sizes": list(self.sizes), "outputs": list(self.outputs)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Buckets:
-        """Reads the values that `to_json` returned."""
+        """Parses the dict that `to_json` returned."""
         return Buckets(value["dim"], tuple(value["sizes"]), tuple(value["outputs"]))
 
 
 def parse_buckets(text: str) -> Buckets:
-    """Parses `--bucket`, for example `batch=1,8,32`.
+    """Parses a value of `--bucket`, for example `batch=1,8,32`, and returns the buckets, without outputs.
 
     Raises:
         UsageError: the text is malformed, or the sizes do not ascend from 1.

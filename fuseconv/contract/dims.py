@@ -1,7 +1,7 @@
-"""Symbolic sizes: a dim with its range, and a size that is computed from a dim.
+"""Symbolic sizes: a dim with a range of values, and a size that is an affine function of a dim.
 
 Within one call, a dim has the same value everywhere. `value` converts the concrete size of an axis to the value of the
-dim, and `refusal` says why a concrete size is not allowed. Nothing here imports torch.
+dim, and `refusal` describes why a concrete size is not allowed. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ UNBOUNDED = sys.maxsize
 class Dim:
     """A symbolic dimension, which has the same size in every input that names it.
 
-    The size is a multiple of `step` within [min, max]. `min` and `max` are multiples of `step` too.
+    Attributes:
+        name: the name of the dim.
+        min: the smallest size, a multiple of `step`.
+        max: the largest size, a multiple of `step`. `UNBOUNDED` if there is no upper bound.
+        step: the number of which every size is a multiple.
     """
 
     name: str
@@ -32,15 +36,12 @@ class Dim:
         return f"{self.name}:{self.min}..{high}" + (f":{self.step}" if self.step > 1 else "")
 
     def value(self, size: int) -> int:
-        """Returns the value of the dim for an axis of this size: the size itself.
-
-        Does not check the range.
-        """
+        """Returns the value of the dim for an axis of this size, which is the size itself, without checking the range."""
         return size
 
     def refusal(self, size: int) -> str:
-        """Returns why this size is not allowed, or "" if it is."""
-        # Without a maximum there is no comparison: during tracing, it would become a bound on the size.
+        """Describes why this size is not allowed, or returns "" if it is allowed."""
+        # Without a maximum, the size is not compared: during tracing, a comparison would become a guard on the size.
         if size < self.min or (self.max < UNBOUNDED and size > self.max):
             return f"outside {self}"
         if self.step > 1 and size % self.step != 0:
@@ -48,13 +49,13 @@ class Dim:
         return ""
 
     def allowed(self, size: int) -> int:
-        """Returns the largest allowed size that does not exceed `size`, or else the smallest allowed size."""
+        """Returns the largest allowed size up to `size`, or the smallest allowed size if `size` is less than `min`."""
         return max(self.min, min(self.max, size) // self.step * self.step)
 
     def narrowed(self, low: int, high: int, step: int) -> Dim:
         """Returns the dim restricted to sizes within [low, high] that are multiples of `step`.
 
-        The range of the result may be empty.
+        If there are no such sizes, the `min` of the result is greater than its `max`.
         """
         step = math.lcm(self.step, step)
         low, high = max(self.min, low), min(self.max, high)
@@ -63,7 +64,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Affine:
-    """A size that is computed as `factor * dim + offset`, where `factor` is not 0."""
+    """A size that is `factor * dim + offset`, where `factor` is not 0."""
 
     dim: Dim
     factor: int
@@ -78,15 +79,15 @@ class Affine:
         return self.dim.name
 
     def value(self, size: int) -> int | None:
-        """Returns the value of the dim for an axis of this size, or None if no value gives this size.
+        """Returns the value of the dim for an axis of this size, or None if no integer value gives this size.
 
-        Does not check the range.
+        The range of the dim is not checked.
         """
         multiple = size - self.offset
         return multiple // self.factor if multiple % self.factor == 0 else None
 
     def refusal(self, size: int) -> str:
-        """Returns why this size is not allowed, or "" if it is."""
+        """Describes why this size is not allowed, or returns "" if it is allowed."""
         value = self.value(size)
         if value is None:
             return f"not {self._formula(self.name)}" if self.offset else f"not a multiple of {abs(self.factor)}"

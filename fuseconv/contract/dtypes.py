@@ -21,7 +21,7 @@ DTYPES: Mapping[str, str] = {
     "c64": "torch.complex64",
     "c128": "torch.complex128",
 }
-"""Short dtype names, as in rules and manifests, to torch's names."""
+"""Maps each short dtype name, as used in rules and manifests, to torch's name."""
 
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
@@ -35,7 +35,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "c64": ("cfloat",),
     "c128": ("cdouble",),
 }
-"""The names that PyTorch and other tools use for a dtype, besides its short name and torch's name."""
+"""Maps a short dtype name to other names that PyTorch and other tools use for the dtype."""
 
 _NAMED: Mapping[str, str] = {
     name: short
@@ -55,16 +55,16 @@ def dtype_named(name: str) -> str | None:
 
 
 def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
-    """Returns all names of these dtypes except those that begin with `torch.`, the short names first."""
+    """Returns all names of these dtypes, without names that begin with `torch.`. The short names come first."""
     shorts = tuple(shorts)
     return (*shorts, *(name for name, short in _NAMED.items() if short in shorts and name != short and "." not in name))
 
 
 def short_dtype(dtype: object) -> str:
-    """Returns the short name of a dtype, or its full name if it has none.
+    """Returns the short name of a dtype, or its full name, such as `torch.uint16`, if it has no short name.
 
-    The names are cached, because printing a dtype is slower than the rest of a check. The cache is a dict, because
-    torch.compile warns about `functools.cache`.
+    The names are cached, because converting a dtype to text is slower than the rest of a contract check. The cache is a
+    dict, because torch.compile warns about `functools.cache`.
     """
     short = _SHORT.get(dtype)
     if short is None:

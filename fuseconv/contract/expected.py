@@ -25,9 +25,9 @@ class Expected:
         name: the name of the tensor.
         dtype: the short name of the dtype, or torch's name if it has no short name.
         device: the type of the device, for example `cuda`.
-        shape: the sizes. Symbolic sizes of the same dim must have the same value of this dim.
-        fix: what the error message tells the user to do.
-        role: what the error message calls the tensor: an input, a parameter or a buffer.
+        shape: the size of each axis, static or symbolic. All sizes that name the same dim must agree on its value.
+        fix: the fix in the error message.
+        role: the word for the tensor in the error message: `input`, `parameter` or `buffer`.
     """
 
     name: str
@@ -38,14 +38,15 @@ class Expected:
     role: str = "input"
 
     def check(self, tensor: Any, values: Values) -> None:
-        """Checks one tensor of a call.
+        """Checks the dtype, device, rank and sizes of one tensor of a call.
 
         Args:
             tensor: the value that the call passes.
-            values: the values of dims that earlier tensors of the call determined. This tensor's dims are added.
+            values: the dims that earlier tensors of the call determined. The dims of this tensor are added.
 
         Raises:
-            ContractError: the value is not the expected tensor, or a dim differs from its value in an earlier tensor.
+            ContractError: the value is not a tensor, differs from this specification, or gives a dim another value than
+                an earlier tensor.
         """
         found = getattr(tensor, "dtype", None)
         if (dtype := short_dtype(found)) != self.dtype:
@@ -72,7 +73,7 @@ class Expected:
                 raise self.error(f"has {expected.name}={value} at axis {axis}, but {first[1]} has {first[0]}")
 
     def no_tensor(self, value: object) -> ContractError:
-        """Returns the error for a value that is not a tensor."""
+        """Returns the error for a passed value that is not a tensor."""
         return self.error(f"is of type {type(value).__name__}, not a torch.Tensor")
 
     def error(self, what: str) -> ContractError:

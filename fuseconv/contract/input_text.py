@@ -24,7 +24,7 @@ _DIM = re.compile(
 _RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
-"""Names that the generated code of a graph uses itself. An input or dim cannot have such a name."""
+"""Names that an input or dim cannot have, because the generated code of a graph uses them."""
 
 _GRAMMAR = (
     "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
@@ -33,7 +33,7 @@ _GRAMMAR = (
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Parses repeated `--input` values.
+    """Parses the values of repeated `--input` options, and returns one spec per input.
 
     Dims with the same name are the same dim, whose range must be given at least once.
 
@@ -52,9 +52,9 @@ def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
-    """Parses repeated `--state` values such as `cache=new_cache`.
+    """Parses the values of repeated `--state` options, such as `cache=new_cache`.
 
-    Each names an input and the output that is its next value.
+    Returns a map from the name of each input to the name of the output that is its value in the next call.
 
     Raises:
         UsageError: a text is malformed, or an input is given twice.
@@ -72,7 +72,9 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Parses repeated `--input-range` values, for example `ids=0..30521`, with both ends included.
+    """Parses the values of repeated `--input-range` options, for example `ids=0..30521`.
+
+    Returns a map from the name of each input to the ends of its range, both included.
 
     Raises:
         UsageError: a text is malformed, or its range is empty.

@@ -1,6 +1,6 @@
-"""Reads the input tensors of a contract from a file, or generates random or special ones.
+"""Reads the input tensors of a contract from a file, or generates them with random or special values.
 
-Random values depend only on the contract, the sizes and the seed, so that the same arguments give the same tensors.
+Generated values depend only on the contract, the sizes, the seed and the kind of values.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ from fuseconv.untrusted.plain_pickle import load_plain_pickle
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 LARGEST = 1024
-"""The largest size that is generated for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
+"""The largest generated size of a dim. Attention needs quadratic memory: 12 heads of 1024 x 1024 in f64 take 100 MB."""
 
 _EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
 
 
 def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:
-    """Returns the specs with the given ranges of random values.
+    """Returns the specs with the given ranges of random values; a spec without a given range is unchanged.
+
+    Args:
+        specs: the inputs.
+        ranges: maps the name of an input to the ends of its range, both included.
 
     Raises:
-        UsageError: a range names no input.
+        UsageError: a range is given for an input that does not exist.
     """
     names = [spec.name for spec in specs]
     if unknown := [name for name in ranges if name not in names]:
@@ -53,29 +57,29 @@ def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float
 
 
 def contract_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
-    """Returns the specs of exactly these tensors, with static sizes."""
+    """Returns one spec per tensor, with the tensor's dtype and static sizes."""
     return tuple(
         TensorSpec(name, SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
     )
 
 
 def torch_dtype(short: str) -> torch.dtype:
-    """Returns the torch dtype of a short name, for example `torch.float32` for `f32`."""
+    """Returns the torch dtype with this short name, for example `torch.float32` for `f32`."""
     dtype = getattr(torch, DTYPES[short].removeprefix("torch."))
     assert isinstance(dtype, torch.dtype)
     return dtype
 
 
 def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
-    """Reads named tensors from a .safetensors, .npz or .pt file, detected by content.
+    """Reads tensors from a .safetensors, .npz or .pt file, and returns them by name.
 
-    Reading never runs code. A .pt file contains a dict of tensors, or a sequence of tensors in the order of the
-    contract's inputs.
+    The format is detected from the content. Reading never runs code. A .pt file contains a dict of tensors, or a list or
+    tuple of tensors in the order of the contract's inputs.
 
     Args:
-        path: the file.
-        contract: if given, the tensors must match the contract. They are returned in the order of its inputs and on its
-            device.
+        path: the path of the file.
+        contract: the contract that the tensors must match. They are returned in the order of its inputs, on its device.
+            None returns all tensors on the CPU without this check.
 
     Raises:
         FileError: the file cannot be read.
@@ -109,7 +113,7 @@ _NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxErr
 """The exceptions that numpy and torch raise for a damaged file. The header of a .npy array is a Python literal."""
 
 _NO_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError)
-"""The exceptions that a damaged zip raises. Only bz2 raises an OSError here, because all data is in memory."""
+"""The exceptions that `zipfile` raises for a damaged zip. An OSError can come only from bz2: all data is in memory."""
 
 
 def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
@@ -165,9 +169,15 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
 
 
 def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
-    """Checks that a container contains only tensors.
+    """Checks that all items of a container are tensors; a nested container is an error.
 
-    Nested containers are not unpacked.
+    Args:
+        value: the container, for the error.
+        items: the items of the container by key or index.
+        path: the path of the file, for the error.
+
+    Raises:
+        RefusedError: an item is not a tensor.
     """
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
@@ -186,15 +196,15 @@ def _counted(count: int, noun: str) -> str:
 
 
 def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:
-    """Generates one random tensor per input.
+    """Generates one tensor per input, on the device of the contract.
 
-    Floats are standard normal, or within [low, high] if both are given. Integers are uniform within [low, high], or 0
-    or 1 without a range. In a two-dimensional integer input named `*mask*` with the range 0..1, every row starts with
-    one or more ones, like a tokenizer's mask. `values` describes the kinds other than `random`.
+    For the kind `random`, floats are standard normal, or uniform within [low, high] if both are given. Integers are
+    uniform within [low, high], or 0 or 1 without a range. In a 2D integer input named `*mask*` with the range 0..1,
+    every row starts with one or more ones, like a tokenizer's mask. `values` describes the other kinds.
 
     Args:
-        contract: the names, dtypes, shapes and ranges.
-        sizes: the size of every symbolic dim.
+        contract: the names, dtypes, shapes and ranges of the inputs.
+        sizes: maps the name of every symbolic dim to its size.
         seed: the seed of the generator. The generator is on the CPU, so that every device gets the same numbers.
         kind: the kind of values.
     """
@@ -204,10 +214,10 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
 
 
 def example_sizes(contract: Contract) -> dict[str, int]:
-    """Chooses the sizes for the capture: distinct, and neither 0 nor 1, which the exporter would specialize.
+    """Returns a size of every dim for the capture: distinct, and neither 0 nor 1, which the exporter would specialize.
 
-    Each size is small, within the range of its dim, and different from the static sizes of the contract, so that no
-    sizes are equal by coincidence. For a dim with a step, the rules apply to the size divided by the step.
+    Each size is small, within the range of its dim, and, if possible, different from the static sizes of the contract,
+    so that no two sizes are equal by coincidence. The size of a dim with a step is a multiple of the step.
     """
     static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
     sizes: dict[str, int] = {}
@@ -224,12 +234,13 @@ def example_sizes(contract: Contract) -> dict[str, int]:
 
 
 def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
-    """Returns the sizes used for verification: the smallest, each dim at its largest, and random sizes.
+    """Returns the cases of a verification, as a map from the name of each case to the size of every dim.
 
-    If all dims were at their largest at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000
-    logits each take 8 GB in f64). Therefore only one dim at a time is at its largest while the others are near their
-    smallest, and no size exceeds `largest` unless the range begins above it. A contract without symbolic dims has only
-    the case `static`.
+    The cases are the smallest sizes, each dim at its largest size in turn, and random sizes. If all dims were at their
+    largest size at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000 logits each take 8 GB
+    in f64). Therefore only one dim at a time has its largest size, while the others have the sizes of the capture. No
+    size exceeds `largest` unless the dim's range begins above it. A contract without symbolic dims has only the case
+    `static`.
     """
     dims = contract.dims().values()
     if not dims:

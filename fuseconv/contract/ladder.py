@@ -1,8 +1,8 @@
-"""The sizes at which a bundle is measured: a ladder through the ranges of its dims.
+"""Chooses the sizes at which a bundle is measured: a ladder through the ranges of its dims.
 
-Nothing here imports torch. The measured time depends mostly on the number of rows of a matrix product, which is itself
-a product of dims. So among sizes with about the same product of dims, the ladder takes the sizes that are nearest to
-those of the capture.
+A rung of the ladder is one size for every dim. The measured time depends mostly on the number of rows of a matrix
+product, which is a product of dims. Therefore, among combinations of sizes with about the same product, the ladder
+takes the combination that is nearest to the sizes of the capture. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from fuseconv.contract.dims import UNBOUNDED, Dim
 from fuseconv.contract.spec import Contract
 
 STEP = 2**0.25
-"""The minimum ratio between the products of dims of neighboring rungs."""
+"""The minimum ratio between the products of sizes of two neighboring rungs."""
 
 LARGEST = 1024
-"""The largest size of a dim without an upper bound, unless the capture used a larger size."""
+"""The largest measured size of a dim without an upper bound, unless the capture used a larger size."""
 
 MOST = 4096
-"""The maximum number of combinations of sizes to select from. With many dims, each dim gets fewer sizes.
-If even two sizes per dim exceed this maximum, all dims grow together."""
+"""The maximum number of combinations of sizes from which the rungs are chosen. With many dims, each dim gets fewer
+sizes. If even two sizes per dim give more combinations, all dims grow together."""
 
 TOGETHER = 64
-"""The number of steps in which dims grow together."""
+"""The number of steps from the smallest to the largest sizes if all dims grow together."""
 
 
 def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, int]]:
-    """Returns the rungs of the ladder, ordered so that every prefix of the list is spread over the whole range.
+    """Returns the rungs of the ladder, each as a map from the name of every dim to its size.
+
+    The list starts with the sizes of the capture. The others are ordered by bisection, so that even the first few rungs
+    are spread over the whole range.
 
     Args:
         contract: the dims with their ranges, and the buckets, if any.
-        captured: the size of each dim in the capture. The list starts with these sizes.
+        captured: maps the name of every dim to its size in the capture.
     """
     dims = contract.dims()
     if not dims:
@@ -57,8 +60,9 @@ def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, in
 def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
     """Returns the sizes of one dim in ascending order.
 
-    These are its buckets. Without buckets, they are its limits, the captured size, the powers of 2 between the limits,
-    and the midpoints between the powers; if these are too many, an even selection of them.
+    If the dim has buckets, these are the sizes. Otherwise the sizes are the dim's limits, its size in the capture, and
+    the powers of 2 and the midpoints between powers within the limits. If these are too many, evenly spaced ones are
+    selected.
     """
     if contract.buckets is not None and contract.buckets.dim == dim.name:
         return list(contract.buckets.sizes)
@@ -72,7 +76,7 @@ def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
 
 
 def _diagonal(rungs: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Yields sizes in which every dim is at the same fraction of its rungs, from the smallest to the largest."""
+    """Yields combinations from the smallest to the largest sizes, with all dims at the same fraction of their sizes."""
     for at in range(TOGETHER + 1):
         yield tuple(sizes[at * (len(sizes) - 1) // TOGETHER] for sizes in rungs)
 

@@ -1,4 +1,4 @@
-"""How to read a model: one field per flag.
+"""The options with which a model is read, one field per command-line flag.
 
 Nothing here imports torch, so that a wrong flag is reported at once.
 """
@@ -21,21 +21,20 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Options:
-    """How to read a source.
-
-    Every field corresponds to a flag of the command line.
+    """The options with which a model is read. Every field corresponds to a command-line flag.
 
     Attributes:
         model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
-        inputs: one specification per input, as in `--input`.
-        inputs_file: a file with one tensor per input.
+            None if the source contains the module.
+        inputs: one spec per input. Empty to derive the inputs from `inputs_file` or the source.
+        inputs_file: the path of a file with one tensor per input. None to generate random tensors.
         input_ranges: maps the name of an input to the range of its random values, both ends included.
         trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
         device: the device to convert for: `cpu` or `cuda`.
         dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another usual name of
             one of these, such as `float32`. None keeps the dtypes of the module.
-        state: maps the name of an input to the name of the output that is its next value. The state is zero at the
-            start.
+        state: maps the name of an input to the name of the output that is its value in the next call. The first value
+            of a state is zero.
         cache_length: the capacity, in tokens, of the key-value cache of a model that generates tokens. None means the
             model's number of positions, up to 2048.
         method: the method or submodule to convert, such as `encode` or `decoder.step`. None means `forward`.
@@ -75,7 +74,10 @@ class Options:
         )
 
     def require_original(self, against: object) -> None:
-        """Checks that an original model is given if any field says how to read it.
+        """Checks that an original model is given if any option is given, because the options apply only to that model.
+
+        Args:
+            against: the original model, or None.
 
         Raises:
             UsageError: a field differs from its default, and `against` is None.
@@ -85,14 +87,14 @@ class Options:
             raise UsageError(what, where=flags[0], fix="add --against MODEL")
 
     def require(self, trust: str, what: str, where: str, names: str = "", also: str = "") -> None:
-        """Raises an error if the source would run code that is not trusted.
+        """Checks that a kind of code is trusted before the source runs code of this kind.
 
         Args:
-            trust: the kind of code.
-            what: the part of the source that would run the code.
-            where: the file.
-            names: the functions that the code would call, if they are known.
-            also: what the source needs in addition. The fix in the error ends with it.
+            trust: the kind of code, one of `TRUST`.
+            what: the part of the source that would run the code, for the error.
+            where: the path of the file, for the error.
+            names: the functions that the code would call, for the error. Empty if they are not known.
+            also: text that is appended to the fix in the error.
 
         Raises:
             RefusedError: the kind of code is not in `trust`.

@@ -22,9 +22,14 @@ MAX_ACCEPTED = 4096
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor of a call: its name, short dtype (`f32`, `i64`) and shape, with static (int) or symbolic (Dim) sizes.
+    """The specification of one input tensor.
 
-    `low` and `high` bound the random values used for testing, both ends included. They are not checked at run time.
+    Attributes:
+        name: the name of the input.
+        dtype: the short name of the dtype, such as `f32` or `i64`.
+        shape: the size of each axis: static (int) or symbolic (Dim).
+        low: the smallest random value that is generated for tests. None if there is no bound. Not checked at run time.
+        high: the largest random value that is generated for tests. None if there is no bound. Not checked at run time.
     """
 
     name: str
@@ -37,13 +42,13 @@ class TensorSpec:
         return f"{self.name}={self.dtype}[{','.join(str(size) for size in self.shape)}]"
 
     def dims(self) -> Iterator[Dim]:
-        """Yields the symbolic dims of this tensor in order, with repeats."""
+        """Yields the symbolic dims of this tensor in axis order; a dim of several axes is yielded several times."""
         for size in self.shape:
             if isinstance(size, Dim):
                 yield size
 
     def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the concrete shape for given sizes of the symbolic dims."""
+        """Returns the concrete shape, given the size of each symbolic dim by name."""
         return tuple(dims[size.name] if isinstance(size, Dim) else size for size in self.shape)
 
 
@@ -55,9 +60,10 @@ class Contract:
         inputs: one spec per positional input.
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
-        buckets: the sizes to which a dim may be padded, if that was proved not to change the results.
-        state: pairs of an input and the output that is its next value, such as `("past_key", "present_key")`. The state
-            is zero at the start.
+        buckets: the sizes to which one dim may be padded, if padding was proved not to change the results. None if no
+            dim is padded.
+        state: pairs of an input and the output that is its value in the next call, such as
+            `("past_key", "present_key")`. The first value of a state is zero.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -67,11 +73,11 @@ class Contract:
     state: tuple[tuple[str, str], ...] = ()
 
     def dims(self) -> dict[str, Dim]:
-        """Returns every symbolic dim by name."""
+        """Returns every symbolic dim of the inputs by name."""
         return {dim.name: dim for spec in self.inputs for dim in spec.dims()}
 
     def with_dims(self, dims: Mapping[str, Dim]) -> Contract:
-        """Returns the contract with the dims of these names replaced."""
+        """Returns the contract with each dim whose name is in `dims` replaced by the dim there."""
         shapes = (
             tuple(dims.get(size.name, size) if isinstance(size, Dim) else size for size in spec.shape)
             for spec in self.inputs
@@ -85,13 +91,14 @@ class Contract:
         return tuple(spec.name for spec in self.inputs)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Checks a call and returns its tensors in positional order.
+        """Checks the arguments of a call and returns its tensors in positional order.
 
         The check runs on every call of a converted model. It is fast, because the signatures of accepted calls are
         cached.
 
         Raises:
-            ContractError: the arity, a name, dtype, rank, size, range or tied dim, or the device is wrong.
+            ContractError: the number or names of the arguments are wrong; or a tensor has a wrong dtype, device, rank
+                or size; or two axes give a dim different values.
         """
         tensors = tuple(args) if not kwargs and len(args) == len(self.inputs) else self._ordered(args, kwargs)
         kind = tuple(
@@ -115,7 +122,7 @@ class Contract:
 
     @functools.cached_property
     def _accepted(self) -> set[tuple[Any, ...]]:
-        """The signatures of accepted calls: the dtypes, devices and shapes, on which the check depends."""
+        """The input signatures of accepted calls: the dtype, device and shape of each tensor."""
         return set()
 
     def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -131,10 +138,7 @@ class Contract:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the contract as plain JSON values.
-
-        `from_json` reads it back.
-        """
+        """Returns the contract as a dict of JSON values, which `from_json` parses."""
         return {
             "inputs": [
                 {
@@ -154,7 +158,7 @@ class Contract:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Contract:
-        """Reads the values that `to_json` returned."""
+        """Parses the dict that `to_json` returned."""
         inputs = tuple(
             TensorSpec(
                 item["name"],

@@ -1,7 +1,7 @@
-"""Generates the values of one test tensor: ordinary values, and special values on which implementations differ.
+"""Generates the values of one test tensor: ordinary values, and special values for which implementations differ.
 
-Rows run along the first axis if its size is at least `FEW`, else along all axes except the last. Only some rows contain
-special values, so that special values do not hide the ordinary ones.
+A row is a slice along the first axis if that axis has at least `FEW` elements, else a slice along all axes except the
+last. Some kinds of special values are put only into some rows, so that they do not hide ordinary values.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from fuseconv.contract.spec import TensorSpec
 Kind = Literal[
     "random", "zeros and large", "indices", "integers", "all true", "all false", "NaN", "infinities", "extremes"
 ]
-"""The kinds of values, which `values` describes. Tensors to which a kind does not apply are random."""
+"""The kinds of values, which `values` describes. A tensor to which a kind does not apply gets random values."""
 
 SPECIAL: tuple[Kind, ...] = ("NaN", "infinities", "extremes")
-"""The kinds that runtimes other than PyTorch may treat differently."""
+"""The kinds for which other runtimes may give other results than PyTorch."""
 
 LARGE = 16.0
-"""The magnitude of "large" floats in standard deviations: far in the tails of every activation, exact in all dtypes."""
+"""The factor of "large" floats: a multiple of the standard deviation at which activations are saturated. It is exact in
+all dtypes."""
 
 FEW = 4
 """The minimum size at which the first axis is used as rows."""
 
 
 def is_float(spec: TensorSpec) -> bool:
-    """Returns whether a tensor is floating or complex."""
+    """Returns whether a tensor has a floating-point or complex dtype."""
     return spec.dtype[0] in "fbc" and spec.dtype != "bool"
 
 
@@ -38,20 +39,20 @@ def is_integer(spec: TensorSpec) -> bool:
 
 
 def is_mask(spec: TensorSpec) -> bool:
-    """Returns whether a tensor is a mask, which its name and range show.
+    """Returns whether a tensor is a mask of 0 and 1, in any dtype.
 
-    A mask holds 0 and 1 in any dtype.
+    A mask is recognized by `mask` in its name, and a range that is 0..1 or not given.
     """
     return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
 
 
 def has_range(spec: TensorSpec) -> bool:
-    """Returns whether the values of a tensor are bounded, by the user or by the table that it indexes."""
+    """Returns whether the values of a tensor have a lower or upper bound, from the user or from an indexed table."""
     return spec.low is not None or spec.high is not None
 
 
 def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
-    """Returns the kinds of values that apply to any of these tensors, besides `random` and `zeros and large`."""
+    """Returns the kinds that apply to at least one of these tensors, without `random` and `zeros and large`."""
     integers = [spec for spec in specs if is_integer(spec) and not is_mask(spec)]
     concerned: dict[Kind, bool] = {
         "indices": any(has_range(spec) for spec in integers),
@@ -66,23 +67,24 @@ def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
 def values(
     spec: TensorSpec, dtype: torch.dtype, shape: tuple[int, ...], generator: torch.Generator, kind: Kind
 ) -> torch.Tensor:
-    """Generates a tensor.
+    """Generates a tensor with values of one kind, on the CPU.
 
-    - `random`: standard normal, or within the range; integers within their range, or 0 or 1 without one.
-    - `zeros and large`: even rows are zero or the low end, odd rows are large or the high end.
+    - `random`: floats are standard normal, or uniform within their range; integers are uniform within their range, or 0
+      or 1 without a range.
+    - `zeros and large`: even rows are zero or the low end of the range; odd rows are large or the high end.
     - `indices`: integers with a range, spread evenly over it, including both ends.
-    - `integers`: integers with a range as in `indices`; other integers are the limits of the dtype and small numbers of
-      both signs.
-    - `all true`, `all false`: booleans.
+    - `integers`: integers with a range are as for `indices`; other integers are the limits of the dtype, and small
+      numbers of both signs.
+    - `all true`, `all false`: all elements of a bool tensor are True or False.
     - `NaN`: one NaN in every fourth row of a float tensor; the rest is random.
     - `infinities`: one infinity in every second row of a float tensor, of alternating sign; the rest is random.
-    - `extremes`: float rows that are zero except for the largest positive or negative number; rows of the smallest
-      normal and subnormal numbers of both signs, and of negative zero.
+    - `extremes`: the rows of a float tensor are, by turns, zeros with one largest positive or negative number, the
+      smallest normal or subnormal number of either sign, or -0.0.
 
-    Floats with a range stay within it.
+    Floats with a range get no NaN, infinities or extremes.
 
     Args:
-        spec: the name, short dtype and range.
+        spec: the name, short dtype and range of the input.
         dtype: the torch dtype.
         shape: the shape of the tensor.
         generator: a generator on the CPU.
@@ -113,7 +115,7 @@ def _floats(
 
 
 def _special(drawn: torch.Tensor, kind: Kind) -> torch.Tensor:
-    """Puts NaN, infinities or the limits of the dtype into some rows of a tensor."""
+    """Returns the tensor with NaN, infinities or the limits of its dtype in some rows, according to `kind`."""
     if kind not in SPECIAL or drawn.numel() == 0:
         return drawn
     real = torch.view_as_real(drawn)[..., 0] if drawn.is_complex() else drawn
@@ -156,7 +158,7 @@ def _integers(
 
 
 def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
-    """Returns a mask whose rows start with one or more ones."""
+    """Returns a bool mask of shape [rows, tokens] in which every row starts with one or more True and ends in False."""
     lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
     if kind == "zeros and large":
         lengths = _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
@@ -164,10 +166,7 @@ def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> 
 
 
 def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Takes even rows from the first tensor and odd rows from the second.
-
-    A scalar comes from the second tensor.
-    """
+    """Returns a tensor with the even rows of `even` and the odd rows of `odd`; for scalars, returns `odd`."""
     if even.dim() == 0:
         return odd
     rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))

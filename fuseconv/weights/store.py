@@ -155,8 +155,8 @@ class Store:
     def adopt(self, folder: str, table: Table, source: Path) -> Table:
         """Converts the weights table of another bundle's artifact to this store.
 
-        A weight that is missing from this store, or differs from the stored tensor of the same key, is written to a file
-        in the artifact's folder.
+        A weight that is missing from this store, or differs from the stored tensor of the same key, is written to a
+        file in the artifact's folder.
 
         Args:
             folder: the folder of the artifact, relative to its bundle; it is the same in both bundles.
