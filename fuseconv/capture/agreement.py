@@ -61,7 +61,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
         exported: the captured program, in the flat calling convention.
         contract: the inputs, with ranges of values that the model accepts, and the names of the outputs.
         original: the model that was captured.
-        sizes: the cases to compare. Each case maps every dim's name to its size. The first has the sizes of the capture.
+        sizes: the cases to compare. Each maps every dim's name to its size. The first has the sizes of the capture.
 
     Raises:
         UnsupportedError: the outputs differ, or one of the two fails. The error names the sizes, the output and the

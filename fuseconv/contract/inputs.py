@@ -73,8 +73,8 @@ def torch_dtype(short: str) -> torch.dtype:
 def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
     """Reads tensors from a .safetensors, .npz or .pt file, and returns them by name.
 
-    The format is detected from the content. Reading never runs code. A .pt file contains a dict of tensors, or a list or
-    tuple of tensors in the order of the contract's inputs.
+    The format is detected from the content. Reading never runs code. A .pt file contains a dict of tensors, or a list
+    or tuple of tensors in the order of the contract's inputs.
 
     Args:
         path: the path of the file.
@@ -237,9 +237,9 @@ def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> di
     """Returns the cases of a verification, as a map from the name of each case to the size of every dim.
 
     The cases are the smallest sizes, each dim at its largest size in turn, and random sizes. If all dims were at their
-    largest size at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000 logits each take 8 GB
-    in f64). Therefore only one dim at a time has its largest size, while the others have the sizes of the capture. No
-    size exceeds `largest` unless the dim's range begins above it. A contract without symbolic dims has only the case
+    largest size at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000 logits each take
+    8 GB in f64). Therefore only one dim at a time has its largest size, while the others have the sizes of the capture.
+    No size exceeds `largest` unless the dim's range begins above it. A contract without symbolic dims has only the case
     `static`.
     """
     dims = contract.dims().values()

@@ -21,8 +21,8 @@ SPECIAL: tuple[Kind, ...] = ("NaN", "infinities", "extremes")
 """The kinds for which other runtimes may give other results than PyTorch."""
 
 LARGE = 16.0
-"""The factor of "large" floats: a multiple of the standard deviation at which activations are saturated. It is exact in
-all dtypes."""
+"""The factor by which "large" floats exceed standard normal values. Large floats are far in the tails of every
+activation, and the factor is exact in all dtypes."""
 
 FEW = 4
 """The minimum size at which the first axis is used as rows."""
@@ -158,7 +158,7 @@ def _integers(
 
 
 def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
-    """Returns a bool mask of shape [rows, tokens] in which every row starts with one or more True and ends in False."""
+    """Returns a bool mask [rows, tokens] in which every row consists of one or more True followed by False."""
     lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
     if kind == "zeros and large":
         lengths = _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))

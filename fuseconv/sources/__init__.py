@@ -32,19 +32,20 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
 }
 
 _BUILT = frozenset({"pickle", "state-dict"})
-"""The formats that may contain only tensors. `Options.model` then builds the module."""
+"""The formats whose files may contain only tensors. In this case, `Options.model` builds the module."""
 
 
 _MODULES = frozenset({"huggingface", *_BUILT})
-"""The formats from which a module is read with all of its methods."""
+"""The formats that give a module with all of its methods. The other formats contain only `forward`."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
-    """Reads a model.
+    """Reads a model from disk and prepares it for the capture.
 
     Args:
-        path: a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder.
-        options: how to read the model.
+        path: the path of a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face
+            folder.
+        options: the options with which the model is read. None for the defaults.
 
     Raises:
         FileError: the file does not exist or cannot be read.
@@ -85,10 +86,10 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
 
 
 def check_device(device: str) -> None:
-    """Checks that the device is available.
+    """Checks that this machine has the device, `cpu` or `cuda`.
 
     Raises:
-        UpstreamError: the device is not available.
+        UpstreamError: the device is `cuda`, and torch finds no CUDA device.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(

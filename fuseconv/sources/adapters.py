@@ -39,7 +39,9 @@ _CHANGES_THE_MODEL = ("corda", "loftq", "lora_ga", "olora", "pissa")
 
 
 def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
-    """Merges an adapter into weights and returns the result, computed in f32 (in f64 for f64 weights).
+    """Returns a model's weights with an adapter merged into them, in their dtypes.
+
+    The sum is computed in f32 (in f64 for f64 weights). The given weights are not changed.
 
     Args:
         weights: the weights of the model by name.
@@ -55,7 +57,7 @@ def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch
         module = name.removeprefix(_PREFIX).removesuffix(_A)
         if name.endswith(_B):
             continue
-        if not name.endswith(_A):  # a weight that was trained as a whole
+        if not name.endswith(_A):  # a full weight, which replaces the model's weight
             target = _named(module, weights, folder)
             _check(tensors[name].shape, weights[target].shape, name, folder)
             found[target] = tensors[name].to(weights[target].dtype)
@@ -91,7 +93,7 @@ def _sum(
 
 
 def _scale(config: Mapping[str, Any], module: str) -> Callable[[int], float]:
-    """Returns a function from the rank of a module's factors to their scale."""
+    """Returns a function that maps the rank of a module's factors to their scale."""
     alpha = next(
         (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _matches(pattern, module)),
         config.get("lora_alpha", 8),
@@ -105,9 +107,15 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
-    """Returns the model's name for a weight of the adapter.
+    """Returns the name in the model of a weight in the adapter; one of the names may have an additional prefix.
 
-    The two names may have different prefixes.
+    Args:
+        name: the name of the weight in the adapter, without PEFT's prefix.
+        weights: the weights of the model by name.
+        folder: the folder of the adapter, for the error.
+
+    Raises:
+        RefusedError: no weight of the model matches the name, or several do.
     """
     ends = [key for key in weights if key == name or key.endswith(f".{name}") or name.endswith(f".{key}")]
     if name in weights or len(ends) == 1:

@@ -1,9 +1,9 @@
-"""Reads torch.export archives (.pt2) as data, after every member is screened.
+"""Reads torch.export archives (.pt2) without running code from them: every member is screened first.
 
-`torch.export.load` can run code from an archive in six ways: pickled weights and objects, example inputs that are
-unpickled without restriction after the restricted load fails, symbolic shapes that sympy evaluates, guards that are
-compiled, node targets that name any function in `torch`, and compiled code. Each is rejected here or in `serialized`
-before torch reads the archive.
+`torch.export.load` can run code from an archive in six ways. It unpickles weights and objects. It unpickles example
+inputs without restriction if the restricted load fails. It evaluates symbolic shapes with sympy, compiles guards, looks
+up node targets as any function in `torch`, and loads compiled code. This module and `serialized` reject archives that
+could use one of these ways, before torch reads them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from fuseconv.untrusted.files import open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
 _TENSOR = re.compile(r"L(?:\[(?:'[^']*'|\d+)\])+")
-"""How a guard names a tensor: a parameter of forward and a path inside it, such as `L['pair'][0]`."""
+"""Matches a guard's expression for a tensor: a parameter of forward and a path inside it, such as `L['pair'][0]`."""
 
 LARGEST_DIM = 2**31 - 1
-"""The maximum of a dim that has no upper bound in the archive."""
+"""The maximum of a dim whose range in the archive has no upper bound."""
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads the exported program of an archive.
+    """Reads the exported program of an archive, and derives the inputs of the contract from the program.
 
     Raises:
         RefusedError: the archive is damaged or would run code.
@@ -79,10 +79,16 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
-    """Returns the size guards of a program, rewritten from containers to individual tensors.
+    """Returns the size guards of a program, with each tensor in a container replaced by its name as a flat input.
+
+    For example, `L['pair'][0]` becomes `L['pair_0']`.
+
+    Args:
+        exported: the program before its inputs are flattened.
+        path: the path of the archive, for the error.
 
     Raises:
-        UnsupportedError: a guard involves something other than tensors.
+        UnsupportedError: a guard constrains a tensor that is no input of the flat program.
     """
     users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     signature = exported.module_call_graph[0].signature
@@ -108,9 +114,11 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
 
 
 def load_exported(path: Path, named: Path) -> ExportedProgram:
-    """Calls `torch.export.load` on a screened archive.
+    """Loads a screened archive with `torch.export.load`, and returns its program.
 
-    Errors refer to the archive as `named`.
+    Args:
+        path: the path of the screened archive, which may be a temporary copy.
+        named: the path of the user's archive, for the error.
 
     Raises:
         UpstreamError: torch cannot read the archive.
@@ -135,8 +143,8 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
     """Checks that no part of an archive would run code when torch reads it.
 
     Args:
-        path: the file.
-        checksums: whether to compare every member with its checksum.
+        path: the path of the archive.
+        checksums: whether to verify the checksum of every member.
 
     Raises:
         RefusedError: a member is damaged or would run code. The error names the member and the reason.
@@ -176,9 +184,13 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
 
 
 def _check_version(program: bytes, path: Path) -> None:
-    """Checks that this version of torch supports the schema of a program.
+    """Checks that this version of torch supports the schema version of a serialized program.
 
-    For an unsupported schema, torch itself reports only an internal error.
+    Without this check, torch reports only an internal error.
+
+    Args:
+        program: the JSON text of the program.
+        path: the path of the archive, for the error.
 
     Raises:
         RefusedError: the program has no schema version.
@@ -200,10 +212,14 @@ def _check_version(program: bytes, path: Path) -> None:
 
 
 def _import_tree_types(names: frozenset[str], path: Path) -> None:
-    """Imports the transformers modules that define the program's containers, so that torch can deserialize them.
+    """Imports the transformers modules that define a program's container classes, so that torch can deserialize them.
+
+    Args:
+        names: the qualified names of the classes.
+        path: the path of the archive, for the error.
 
     Raises:
-        UnsupportedError: transformers is not installed or does not define them.
+        UnsupportedError: a module cannot be imported, for example because transformers is not installed.
     """
     for name in sorted(names):
         try:
@@ -217,7 +233,13 @@ def _import_tree_types(names: frozenset[str], path: Path) -> None:
 
 
 def _screen_pickle(path: Path, member: Member) -> None:
-    """Screens a tensor file in the archive: checks the opcodes of its pickle, then loads it as tensors only."""
+    """Checks that a pickled file in the archive contains only plain tensors.
+
+    First checks the globals that its pickle names, then loads it with a loader that accepts only tensors.
+
+    Raises:
+        RefusedError: the file contains something other than plain tensors.
+    """
     data = read_member(path, member)
     where = f"{path}: {member.name}"
     if not data:
@@ -243,7 +265,11 @@ def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
 
 
 def _screen_payloads(path: Path, member: Member) -> None:
-    """Rejects a weights table that needs unpickling or names a file outside its folder."""
+    """Checks that a table of weights in the archive names only unpickled files in its own folder.
+
+    Raises:
+        RefusedError: the table is damaged, says that a weight is pickled, or names another file.
+    """
     try:
         config = json.loads(read_member(path, member))["config"]
         payloads = [(payload["path_name"], payload["use_pickle"]) for payload in config.values()]
@@ -265,7 +291,10 @@ def _refused(path: Path, member: Member, what: str) -> RefusedError:
 
 
 def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
-    """Converts floating-point weights, and floating-point dtype arguments in the graph, to a dtype."""
+    """Casts floating-point weights and constants to a dtype, and replaces floating-point dtype arguments in the graph.
+
+    The program is changed in place.
+    """
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     for node in list(exported.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -286,9 +315,13 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Derives the inputs of the contract from the placeholders and the range constraints.
+    """Returns the specs of inputs, derived from the placeholders and the range constraints of a program.
 
-    The symbols are named dim0, dim1 and so on, in order.
+    The symbols become dims with the names dim0, dim1 and so on, in order of appearance.
+
+    Args:
+        exported: the program.
+        names: the names of the inputs.
 
     Raises:
         UnsupportedError: a size is not a multiple of a symbol, or two sizes are different multiples of the same symbol.

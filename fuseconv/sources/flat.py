@@ -1,8 +1,8 @@
-"""The flat calling convention: an exported program that takes tensors and returns a tuple of tensors.
+"""Converts an exported program to the flat calling convention: it takes tensors and returns a tuple of tensors.
 
-The exporter stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
-program whose specs name a class of a library cannot be loaded without the library. The graph itself is already flat, so
-only its signature changes: constant inputs and None outputs are removed, and the specs become plain tuples.
+torch.export stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
+program whose tree specs name a library's class cannot be loaded without the library. The graph itself is already flat,
+so only its signature changes: constant inputs and None outputs are removed, and the tree specs become plain tuples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from fuseconv.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Flat:
-    """An exported program in the flat calling convention, with the names of its inputs and outputs."""
+    """An exported program in the flat calling convention.
+
+    Attributes:
+        exported: the program.
+        inputs: the names of the inputs, in order.
+        outputs: the names of the outputs, in order.
+    """
 
     exported: ExportedProgram
     inputs: tuple[str, ...]
@@ -44,15 +50,16 @@ def flatten(
     call: Sequence[str] = (),
     examples: tuple[torch.Tensor, ...] | None = None,
 ) -> Flat:
-    """Converts a program to the flat calling convention.
+    """Converts a program to the flat calling convention and returns the new program.
 
     The given program must not be used afterwards.
 
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
-        names: the names of the inputs, in the desired order. Default: the names in the program.
-        call: the keyword of each of `names`, or "" for a positional input; () if all inputs are positional.
-        examples: one tensor per input, stored in the program.
+        names: the names of the inputs, in the desired order. None keeps the program's names.
+        call: for each name in `names`, the keyword with which the given program takes the input, or "" if the input is
+            positional. Empty if all inputs are positional.
+        examples: one example tensor per input, which is stored in the new program. None stores no examples.
 
     Raises:
         UnsupportedError: an input or output is neither a tensor nor a constant.
@@ -111,10 +118,10 @@ def flatten(
 
 
 def drop_detach(exported: ExportedProgram) -> None:
-    """Removes `detach_` from a program in place.
+    """Removes `detach_` nodes from a program in place.
 
-    It has no effect without gradients, and prevents another export. torch.export creates a `detach_` for every tensor
-    that forward makes from literals.
+    A `detach_` has no effect without gradients, and prevents another export of the program. torch.export adds a
+    `detach_` for every tensor that forward creates from literals.
     """
     for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.all_input_nodes[0])
@@ -123,14 +130,14 @@ def drop_detach(exported: ExportedProgram) -> None:
 
 
 def is_plain(exported: ExportedProgram) -> bool:
-    """Returns whether a program takes only positional tensors."""
+    """Returns whether a program takes only positional tensors, without containers, keywords or constants."""
     users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     flat = pytree.tree_structure((tuple(range(len(users))), {}))
     return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
 
 
 def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:
-    """Returns the names of the placeholders in the order of the call."""
+    """Returns the names of the input placeholders in the order of `call`, which `flatten` describes."""
     args, kwargs = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
     left = iter(pytree.tree_leaves(args))
     return [str(kwargs[name] if name else next(left)) for name in call]
@@ -153,7 +160,11 @@ def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str
 
 
 def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
-    """Returns the position in the graph's output and a readable name of each tensor output."""
+    """Returns, for each tensor output, its position in the graph's output and a readable name.
+
+    Raises:
+        UnsupportedError: the program mutates an input or buffer, or an output is neither a tensor nor None.
+    """
     specs = exported.graph_signature.output_specs
     if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
         raise UnsupportedError(
@@ -177,9 +188,9 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields the leaves of nested containers with their key paths, in the order of `tree_leaves`.
+    """Yields the key path and the value of each leaf of nested containers, in the order of `tree_leaves`.
 
-    If a library registers a container without keys, the keys are the keys of the mapping, or numbers.
+    If a library registered a container class without keys, its key paths use the keys of the mapping, or else indices.
     """
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
     if node is None:
@@ -197,7 +208,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _name(path: tuple[Any, ...], index: int) -> str:
-    """Returns a name made from the key path of an output: `past_key_values_0`, or `output_1` if it has no name."""
+    """Returns an output's name, made from its key path: `past_key_values_0`, or `output_1` if no key starts the name."""
     words = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
     name = re.sub(r"\W+", "_", "_".join(words)).strip("_")
     return name if re.match(r"[A-Za-z]", name) else f"output_{name or index}"
@@ -210,7 +221,13 @@ def _unique(names: list[str]) -> tuple[str, ...]:
 
 
 def _own_nodes(graph: torch.fx.Graph, output: torch.fx.Node, positions: list[int]) -> list[torch.fx.Node]:
-    """Gives each output its own node: a copy if the output is also an input, a parameter or another output."""
+    """Returns one node per output, and inserts a clone if the output is a placeholder or the same as an earlier output.
+
+    Args:
+        graph: the graph, which is changed in place.
+        output: the output node.
+        positions: the positions of the outputs in the arguments of `output`.
+    """
     results = output.args[0]
     assert isinstance(results, tuple | list)
     nodes: list[torch.fx.Node] = []

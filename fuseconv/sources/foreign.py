@@ -1,6 +1,4 @@
-"""Recognizes models of other tools by their content, and says how to convert each of them.
-
-Only the first bytes are read.
+"""Recognizes models of other tools by their first bytes or file names, and describes how to convert each of them.
 
 Sources: the ONNX and TensorFlow protobuf schemas, the HDF5 and GGUF specifications, the TFLite schema, and msgpack as
 `flax.serialization` writes it.
@@ -29,11 +27,11 @@ _TRANSFORMERS = "for a model of transformers, AutoModel.from_pretrained(folder, 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A format that fuseconv does not read.
+    """A format of another tool, which fuseconv cannot read.
 
     Attributes:
-        name: what the error calls the file.
-        way: how to convert its model with fuseconv.
+        name: the name of the format in the error, with an article.
+        way: the fix in the error: how to get the model into a format that fuseconv reads.
     """
 
     name: str
@@ -80,24 +78,27 @@ ARRAYS = Foreign(
 
 
 def foreign_file(head: bytes) -> Foreign | None:
-    """Returns the format of a file from its first `HEAD` bytes, or None."""
+    """Returns the format of a file, given its first `HEAD` bytes, or None if the format is not recognized."""
     return next((form for form, matches in _FILES.items() if matches(head)), None)
 
 
 def foreign_zip(names: Collection[str]) -> Foreign | None:
-    """Returns the format of a zip from the names of its members, or None."""
+    """Returns the format of a zip file, given the names of its members, or None if the format is not recognized."""
     if {"config.json", "metadata.json"} <= set(names):
         return KERAS
     return ARRAYS if names and all(name.endswith(".npy") for name in names) else None
 
 
 def foreign_folder(path: Path) -> Foreign | None:
-    """Returns the format of a folder from the names of its files, or None."""
+    """Returns the format of a folder according to its file names, or None if the format is not recognized."""
     return SAVED_MODEL if is_plain(path / "saved_model.pb") else None
 
 
 def _is_onnx(head: bytes) -> bool:
-    """Returns whether a protobuf message starts with the fields of ModelProto: version, strings, then the graph."""
+    """Returns whether a protobuf message starts with the fields of an ONNX ModelProto: an IR version and a graph.
+
+    Only the other fields of ModelProto may come before the graph.
+    """
     at, version = 0, 0
     while at < len(head):
         key, at = _varint(head, at)
@@ -117,9 +118,9 @@ def _is_onnx(head: bytes) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a protobuf integer, and returns it with the position after it.
+    """Reads a protobuf integer at a position, and returns the integer and the position after it.
 
-    A truncated integer ends with the data.
+    If the data ends inside the integer, its bytes so far are used.
     """
     value, shift = 0, 0
     while at < len(data) and shift < 64:

@@ -1,4 +1,7 @@
-"""The known methods of a transformers model that generates tokens: their modules, inputs and state."""
+"""The methods `encode`, `prefill` and `decode` of a transformers model that generates tokens.
+
+Builds the module, the inputs and the state of each method.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from fuseconv.sources.stepping import FirstStep, NextStep, Step, check_layers, e
 from fuseconv.sources.subject import Loaded
 
 KNOWN = ("encode", "prefill", "decode")
-"""The methods, in the order in which they are called. Only a model with an encoder has `encode`."""
+"""The names of the methods, in the order in which they are called. Only a model with an encoder has `encode`."""
 
 DEFAULT_LENGTH = 512
-"""The length of the key-value cache of a model that does not limit its number of tokens."""
+"""The default capacity of the key-value cache, in tokens, of a model whose config gives no number of positions."""
 
 LARGEST_LENGTH = 2048
 
@@ -31,24 +34,27 @@ _POSITIONS = ("max_position_embeddings", "max_target_positions", "n_positions")
 
 
 def known_methods(module: Any) -> tuple[str, ...]:
-    """Returns the methods with which a model generates tokens; an empty tuple if it does not generate tokens."""
+    """Returns the names of the methods in `KNOWN` that a model has; an empty tuple if it does not generate tokens."""
     if not (hasattr(module, "can_generate") and module.can_generate()):
         return ()
     return KNOWN if module.config.is_encoder_decoder else KNOWN[1:]
 
 
 def is_known(module: Any, method: str | None) -> bool:
-    """Returns whether a method is a known method of a model that generates tokens, and not the model's attribute."""
+    """Returns whether fuseconv provides a method: its name is in `KNOWN`, and the model generates tokens.
+
+    Returns False if the model's class has an attribute of this name.
+    """
     return method in KNOWN and bool(known_methods(module)) and not hasattr(type(module), str(method))
 
 
 def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loaded:
-    """Returns a known method of a model that generates tokens, with its inputs and state.
+    """Returns the module, the inputs and the state of a method in `KNOWN`.
 
     Args:
-        module: the model.
-        inputs: the inputs of the model's forward without the inputs of the decoder, if the model has an encoder.
-        options: the method and the length of the cache.
+        module: a model that generates tokens.
+        inputs: the encoder's inputs, for a model with an encoder.
+        options: the options, which name the method and the capacity of the cache.
 
     Raises:
         UnsupportedError: the cache of a layer does not keep all tokens.
@@ -72,7 +78,11 @@ def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loade
 
 
 def cache_length(config: Any, wanted: int | None) -> int:
-    """Returns the capacity of a key-value cache in tokens.
+    """Returns the capacity of a model's key-value cache in tokens.
+
+    Args:
+        config: the config of the model.
+        wanted: the requested capacity. None means the model's number of positions, up to `LARGEST_LENGTH`.
 
     Raises:
         UsageError: the model has fewer positions than were requested.
@@ -91,7 +101,7 @@ def read_generation(path: Path, options: Options) -> Generation:
     """Reads the generation settings of a model from its Hugging Face folder.
 
     Raises:
-        UnsupportedError: the settings ask for something that `generate` does not support.
+        UnsupportedError: a setting has a value that `generate` does not support.
     """
     from transformers import AutoConfig, GenerationConfig
 
@@ -136,7 +146,7 @@ _PLAIN: Mapping[str, Any] = {
     "watermarking_config": None,
     "sequence_bias": None,
 }
-"""The unsupported settings that change the tokens that transformers generates, with the values that change nothing."""
+"""Maps each unsupported generation setting to the value that has no effect."""
 
 
 def _step(module: Any, length: int, *, one: bool) -> Loaded:
@@ -184,7 +194,10 @@ _ENCODER_DECODER: Mapping[str, Callable[[Any, int, tuple[TensorSpec, ...]], Load
 
 
 def _encoded(module: Any, inputs: tuple[TensorSpec, ...]) -> tuple[Dim, int | Dim, tuple[TensorSpec, ...]]:
-    """Returns the batch dim and the length of an encoder's output, and the mask of its inputs, if there is one."""
+    """Returns the batch dim and the sequence length of the encoder's output, and the spec of the attention mask.
+
+    The last value is an empty tuple if the encoder has no attention mask.
+    """
     batch = next(spec.shape[0] for spec in inputs)
     assert isinstance(batch, Dim)
     mask = tuple(spec for spec in inputs if spec.name == "attention_mask")
@@ -201,7 +214,7 @@ def _past_length(most: int) -> TensorSpec:
 
 
 def _past(module: Any, length: int, batch: Dim) -> tuple[TensorSpec, ...]:
-    """Returns the specs of each layer's keys and values, in the shapes that the model itself produces."""
+    """Runs the model on one token, and returns the specs of each layer's cached keys and values."""
     cache = empty_cache(module, length)
     token = torch.zeros((1, 1), dtype=torch.int64)
     with torch.no_grad():
@@ -225,7 +238,7 @@ def _both(cache: Any) -> Any:
 
 
 def _state(specs: tuple[TensorSpec, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns each input that is state, with the output that is its next value."""
+    """Returns pairs of each state input, such as `past_key_0`, and the output that is its value in the next call."""
     names = [spec.name for spec in specs if spec.name.startswith("past_")]
     return tuple((name, name.replace("past", "present", 1)) for name in names)
 

@@ -1,8 +1,8 @@
 """Applies the guards of an archive to the dims of the contract.
 
-An archive exported with `Dim.AUTO` contains a range for each dim, and guards that the module checks when it is
-called: for example, that a size is even, or that a quarter of the size is not 1. A contract expresses the guards as
-multiples and ranges.
+An archive exported with `Dim.AUTO` contains a range for each dim, and guards that the module checks in every call: for
+example, that a size is even, or that a quarter of the size is not 1. A contract expresses such guards as multiples and
+ranges.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fuseconv.contract.spec import Contract
 from fuseconv.sizes.multiples import accepted
 
 LOWER_ENDS = 16
-"""The number of sizes that are tried as the minimum."""
+"""The number of sizes, from a dim's minimum upwards, that are tried as its new minimum."""
 
 
 def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
-    """Returns a contract without the sizes that the guards of an archive reject: non-multiples and small sizes.
+    """Returns a contract whose steps and minimums exclude sizes that the guards of an archive reject.
 
-    If no multiple satisfies the guards, the contract is returned unchanged, and the module later reports the violation.
+    If no step satisfies the guards, the steps are unchanged, and the module reports the violation when it is called.
 
     Args:
         module: the module of an exported program.
-        contract: its inputs, with the ranges of the archive.
+        contract: the inputs of the module, with the ranges of the archive.
     """
     if not hasattr(module, "_guards_fn"):
         return contract
@@ -37,7 +37,10 @@ def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
 
 
 def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -> bool:
-    """Returns whether the guards, which depend only on sizes, hold for `sizes` and example sizes of other dims."""
+    """Returns whether the guards hold for the given sizes, and for example sizes of all other dims.
+
+    The guards run on meta tensors, because they depend only on sizes.
+    """
     chosen = {**example_sizes(contract), **sizes}
     tensors = (
         torch.empty(spec.sizes(chosen), dtype=torch_dtype(spec.dtype), device="meta") for spec in contract.inputs
