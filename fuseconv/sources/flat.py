@@ -208,7 +208,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _name(path: tuple[Any, ...], index: int) -> str:
-    """Returns an output's name, made from its key path: `past_key_values_0`, or `output_1` if no key starts the name."""
+    """Returns an output's name, made from its key path: `past_key_values_0`, or `output_1` without a key."""
     words = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
     name = re.sub(r"\W+", "_", "_".join(words)).strip("_")
     return name if re.match(r"[A-Za-z]", name) else f"output_{name or index}"
