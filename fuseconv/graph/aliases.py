@@ -48,7 +48,7 @@ class Aliases:
         return [writer for writer in self._writers_of.get(node, ()) if node < writer]
 
     def is_changed_by(self, changed: Collection[Node]) -> bool:
-        """Returns whether this object may be out of date after the given nodes were created, erased or rewired."""
+        """Returns whether creating, erasing or rewiring the given nodes may have made this analysis out of date."""
         return any(
             node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
             for node in changed
@@ -122,7 +122,7 @@ def _sharing(operand: Node) -> frozenset[Node]:
 
 
 def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
-    """Yields the operands that a node mutates. If a subgraph of a control-flow op mutates any tensor, yields all."""
+    """Yields the operands that a node mutates: all operands of a control-flow op if its subgraph mutates a tensor."""
     if is_call(node):
         yield from written(node)
     elif node.op == "call_function" and not is_getitem(node) and any(_writes(module) for module in _bodies(node, root)):
@@ -147,7 +147,7 @@ def _writes(module: GraphModule) -> bool:
 
 
 def viewed(node: Node) -> frozenset[Node]:
-    """Returns the operands with which the value of a node may share memory. Unknown ops may share with all operands."""
+    """Returns the operands with which a node's value may share memory: all operands if the target is no OpOverload."""
     if is_getitem(node):
         return frozenset(node.all_input_nodes)
     if node.op != "call_function":

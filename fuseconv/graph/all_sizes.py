@@ -95,7 +95,10 @@ def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """Returns a hashable key: dtype, device, layout, shape and strides of tensors, and the expressions of symbols."""
+    """Returns a hashable key, which is equal for results with the same dtypes, devices, layouts, shapes and strides.
+
+    A symbolic value is represented by its sympy expression, and any other value by its type and the value itself.
+    """
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
     if isinstance(value, list | tuple):
@@ -110,7 +113,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
     """Runs the block in a fake mode, without gradients, and raises an error where an op would need a guard.
 
     Args:
-        mode: the fake mode.
+        mode: the fake mode, whose ShapeEnv contains the declared ranges of the sizes.
         given: maps conditions on sizes to their assumed values. None assumes nothing.
 
     Raises:

@@ -1,7 +1,8 @@
 """Properties of ops that do not depend on the arguments of a call: mutation, aliasing, randomness, data movement.
 
-The properties come from the schemas and tags of the ops. Tables in this module add what schemas and tags omit. nodes.py
-determines properties that depend on the arguments: for example, a dropout with probability 0 is not random.
+The properties come from the schemas and tags of the ops. Tables in this module add the properties that schemas and tags
+omit. nodes.py determines properties that depend on the arguments: for example, a dropout with probability 0 is not
+random.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Formula rules for the ops that build masks.
+"""Derives formulas for the results of the ops that build masks, such as arange, comparisons and `where`.
 
-Each rule derives the formula of the elements of an op's result from the formulas of the elements of its operands. A
-rule raises `UnknownError` if the result has no formula.
+A formula expresses the elements of a tensor in terms of their indices; see formula.py. For each supported op, this
+module defines a rule: a function that derives the formula of the op's result from the formulas of its operands. A rule
+raises `UnknownError` if it cannot express the result as a formula.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from fuseconv.graph.nodes import facts_of
 
 
 class Reader(Protocol):
-    """The queries that a rule may make about the operands of its op. elements.py implements the queries."""
+    """The methods that a rule calls to get and check the formulas of operands. elements.py implements them."""
 
     def read(self, operand: Any) -> Formula:
         """Returns the formula of an operand: a node, a number or a symbolic size."""
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype; raises `UnknownError` if a value overflows or is rounded."""
+        """Returns the formula of a node's elements after they are stored in a dtype; see `exact.held`."""
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand, converted to the dtype of the computation."""
@@ -49,10 +50,10 @@ class Reader(Protocol):
         """Returns the formula of an operand of a comparison, converted to the promoted dtype."""
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes."""
+        """Returns bounds of a formula that hold at all indices of a node's tensor and for all declared sizes."""
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition simplified: parts that are always true or always false are removed or decide it."""
+        """Simplifies a condition: evaluates the parts with the same value at all indices and for all declared sizes."""
 
 
 OpRule: TypeAlias = Callable[[Reader, Node, Mapping[str, Any]], Formula]
@@ -215,7 +216,7 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     """Returns the formula of diff along the last axis, x[i] - x[i - 1], where x[-1] is the argument `prepend`.
 
-    The formula must also be valid at i = 0.
+    Raises `UnknownError` if the element at i = 0 does not follow the same formula.
     """
     rank = node.meta["val"].dim()
     if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:

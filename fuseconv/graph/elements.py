@@ -1,10 +1,10 @@
 """Derives a formula for the elements of a tensor in terms of their indices. The formula is valid for all sizes.
 
-Models build masks from arange, comparisons, `and`, views and gathers. This module follows a mask back to these ops and
-derives a formula such as `d1 <= d2`, where `d1` is the index along the last axis and `d2` the index along the axis
-before it. A comparison that has the same value at all indices and all declared sizes is replaced with this value; the
-other comparisons remain in the formula. A tensor has no formula if its dtype cannot represent an intermediate value
-exactly; see exact.py.
+Models build attention masks from arange, comparisons, logical `and`, views and gathers. Starting at the mask, this
+module visits the ops that compute it and derives a formula. The formula of a causal mask is `d1 <= d2`: `d1` is the
+element's index along the last axis, and `d2` its index along the second-to-last axis. A comparison that has the same
+value at all indices and for all declared sizes is replaced by this value; all other comparisons remain in the formula.
+A tensor has no formula if its dtype cannot represent an intermediate value exactly; see exact.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fuseconv.graph.formula import (
 from fuseconv.graph.nodes import arguments, is_call
 
 MAX_NODES = 400
-"""The maximum number of nodes that are followed to derive one formula."""
+"""The maximum number of nodes that are visited to derive one formula."""
 
 
 def elements(
@@ -71,7 +71,7 @@ def leaves_some(
     """Returns whether every row (last axis) of a bool tensor provably contains a False element.
 
     If the tensor is not constant, only the first, the last and, if the last two axes are equal in size, the diagonal
-    element of each row are examined. Returns False if none of these is always False.
+    element of each row are examined. Returns False if none of these elements is provably False in every row.
 
     Args:
         node: the node that computes the tensor.
@@ -94,9 +94,9 @@ def leaves_some(
 
 
 class _Reader:
-    """Derives the formula of one tensor by following its operands, and caches the formula of each node.
+    """Derives the formula of one tensor recursively from its operands, and caches the formula of each node.
 
-    The arguments are the arguments of `elements`.
+    `elements` describes the arguments.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class _Reader:
         return self.known[operand]
 
     def call(self, node: Node) -> Formula:
-        """Returns the formula of the result of an op."""
+        """Returns the formula of the tensor that a node computes by calling an op."""
         if not is_call(node):
             raise UnknownError(f"{node.name}, whose elements are not known before the call")
         rule = rule_of(node)
@@ -134,11 +134,11 @@ class _Reader:
         return substituted(formula, {axis(at): sympy.Integer(0) for at in single})
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes."""
+        """Returns bounds of a formula that hold at all indices of a node's tensor and for all declared sizes."""
         return bounds(value, shape_of(node), self.ranges)
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype; raises `UnknownError` if a value overflows or is rounded."""
+        """Returns the formula of a node's elements after they are stored in a dtype; see `exact.held`."""
         return held(formula, dtype, lambda value: self.bounds(value, node))
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
@@ -159,7 +159,7 @@ class _Reader:
         return cast
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition simplified: parts that are always true or always false are removed or decide it."""
+        """Simplifies a condition: evaluates the parts with the same value at all indices and for all declared sizes."""
         if isinstance(truth, AtLeastZero):
             bounds = self.bounds(truth.value, node)
             if bounds.lower >= 0:
@@ -179,12 +179,12 @@ class _Reader:
 
 
 def _constant(tensor: torch.Tensor) -> Formula:
-    """Returns the formula of a constant tensor with one value, or with one value in each triangle of its last two axes.
+    """Returns the formula of a constant tensor that contains one value, or one value in each triangle.
 
-    The diagonal belongs to the lower triangle.
+    The triangles are those of the matrices in the last two axes. The diagonal belongs to the lower triangle.
 
     Raises:
-        UnknownError: the tensor contains other values.
+        UnknownError: the tensor contains more than two values, or two values in another arrangement.
     """
     values = torch.unique(tensor)
     if values.numel() == 1:
@@ -200,5 +200,5 @@ def _constant(tensor: torch.Tensor) -> Formula:
 
 
 def _python(value: torch.Tensor) -> sympy.Expr:
-    """Returns the value of a tensor with one element as a formula. A bool becomes 0 or 1."""
+    """Converts a tensor with one element to a formula that is a constant number. A bool becomes 0 or 1."""
     return number(float(value) if value.is_floating_point() else int(value))

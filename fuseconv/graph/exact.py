@@ -2,7 +2,7 @@
 
 A formula is a mathematical expression of indices, but a program computes in a dtype in which integers overflow and
 floating-point numbers are rounded. The two agree if the dtype represents the formula's value exactly at all indices and
-all declared sizes. A number that depends on no index and no size is rounded to the dtype.
+all declared sizes. If the formula is a constant number, it is rounded to the dtype, as the program rounds it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, 
     """Returns bounds of a formula that hold at all indices of a tensor and for all declared sizes.
 
     Args:
-        value: the formula.
-        sizes: the shape of the tensor, with each size as a formula.
+        value: the formula to bound, a sympy expression.
+        sizes: the shape of the tensor, with each size as a sympy expression.
         ranges: maps each symbolic size to its declared range. A size without a range is at least 0.
 
     Raises:

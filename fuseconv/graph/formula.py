@@ -91,7 +91,7 @@ def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
     """Returns a formula with symbols replaced by other formulas. All replacements are made simultaneously.
 
     Args:
-        formula: the formula.
+        formula: the formula in which symbols are replaced.
         change: maps each symbol to its replacement.
     """
     match formula:
@@ -108,17 +108,17 @@ def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
 
 
 def value_of(formula: Formula) -> sympy.Expr | Choice:
-    """Returns a formula as a number or a selection between numbers: a condition becomes 1 if it holds, else 0."""
+    """Converts a condition to a selection: 1 if it holds, else 0. Returns any other formula unchanged."""
     if isinstance(formula, bool | AtLeastZero | Both | Either):
         return Choice(formula, sympy.Integer(1), sympy.Integer(0))
     return formula
 
 
 def truth_of(formula: Formula) -> Truth:
-    """Returns a formula as a condition: a number becomes the condition that the number is not 0.
+    """Converts a formula to a condition: a number becomes the condition that the number is not 0.
 
     Raises:
-        UnknownError: the formula is a selection for which this condition is not simply its condition or the negation.
+        UnknownError: the formula is a selection, but not between the number 0 and another constant number.
     """
     if isinstance(formula, Choice):
         yes, no = formula.yes, formula.no

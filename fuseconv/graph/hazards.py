@@ -14,7 +14,7 @@ def check_call(op: Any, args: Sequence[Any]) -> None:
     """Raises an error if a call of `scaled_dot_product_attention` would crash the process. Accepts all other ops.
 
     Args:
-        op: the op.
+        op: the op to be called.
         args: the positional arguments of the call. The tensors may be fake.
 
     Raises:

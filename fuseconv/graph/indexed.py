@@ -12,9 +12,9 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, nodes_in
 
 
 def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
-    """Yields the size of each tensor axis that a node, or a data movement of the node, indexes.
+    """Yields the size, an int or a SymInt, of each tensor axis that the values of a node index.
 
-    A size is an int or a SymInt.
+    Includes indexing by the results of data-movement ops, such as views, that are applied to the node.
     """
     for user in index.users:
         if not is_call(user):

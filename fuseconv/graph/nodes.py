@@ -65,7 +65,7 @@ def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
     """Returns whether an op is a pure function of its arguments: not random, and without in-place writes.
 
     Args:
-        op: the op.
+        op: the op to examine.
         value: the op's result on fake tensors. Returns False if a size of the result depends on data.
     """
     return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)

@@ -105,7 +105,7 @@ def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 
 def _types(op: torch._ops.OpOverload) -> list[Any]:
-    """Returns the type of each argument, and whether the op mutates the argument. Identifies an overload."""
+    """Returns a key that identifies an overload: the type of each argument, and whether the op mutates it."""
     return [(str(argument.type), argument.name in facts(op).writes) for argument in op._schema.arguments]
 
 

@@ -1,9 +1,9 @@
 """Reads torch.export archives that were saved on a GPU as if they had been saved on the CPU.
 
-An archive names the device of every tensor, and torch puts the tensor on this device, which fails on a machine without
-the device. Ops that create tensors name a device too, and would mix devices when the program is captured on the CPU.
-Therefore a copy is read in which every device is the CPU. Only screened members are parsed, under the names under which
-they were screened, because other zip readers may know a member by another name.
+An archive records the device of every tensor. torch loads each tensor to this device, which fails on a machine without
+the device. Ops that create tensors also record a device, so that GPU and CPU tensors would be mixed when the program is
+captured on the CPU. Therefore torch reads a temporary copy of the archive in which every device is the CPU. The copy is
+made from screened members only, under their screened names, because other zip readers may use different names.
 """
 
 from __future__ import annotations
