@@ -1,4 +1,4 @@
-"""Computes error statistics of an output against the original's output and the fp64 reference.
+"""Computes error statistics of an output against the original model's output and the fp64 reference.
 
 The output of a language model can have 2.6e8 elements, and the statistics need a dozen float64 intermediate values for
 each element. To limit memory, the tensors are processed in slabs of `SLAB` elements. To avoid transfers from an
@@ -19,11 +19,11 @@ SLAB = 2**20
 
 @dataclass(frozen=True)
 class Deviation:
-    """Error statistics of an output.
+    """Error statistics of an output against the original model's output and the fp64 reference.
 
-    Differences from the original's output are taken over the elements that are finite in both tensors. Errors against
-    the fp64 reference are taken over the elements that are finite in all three tensors. All statistics are 0 if there
-    are no such elements.
+    Differences from the original model's output are taken over the elements that are finite in both tensors. Errors
+    against the fp64 reference are taken over the elements that are finite in all three tensors. All statistics are 0 if
+    there are no such elements.
 
     Attributes:
         max_abs: the largest absolute difference from the original's output.
@@ -63,7 +63,7 @@ def deviation(
 
     Args:
         actual: the output, a real floating-point tensor of any shape, on any device.
-        original: the original's output, with the same shape as `actual`.
+        original: the original model's output, with the same shape as `actual`.
         fp64: the fp64 reference, with the same shape as `actual`.
         atol: the absolute tolerance for `excess`.
         rtol: the relative tolerance for `excess`.
@@ -85,7 +85,7 @@ def deviation(
 
 
 def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[list[float], list[float]]:
-    """Returns the maxima and the sums of one slab. Elements that are not finite contribute 0.
+    """Computes the maxima and the sums of one slab, which `deviation` combines. Non-finite elements contribute 0.
 
     Args:
         slab: the output, the original's output and the fp64 reference, in float64 and one-dimensional.

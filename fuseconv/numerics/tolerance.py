@@ -1,9 +1,9 @@
-"""Defines the tolerance of each dtype, and compares an output with the original's output and with the fp64 reference.
+"""Defines the tolerance of each dtype, and compares an output with the original model's and the fp64 reference.
 
-An output passes in one of two ways. Either it is `allclose` to the original's output with the default tolerances of
-torch.testing, or its error against the fp64 reference is at most a small multiple of the original's error. The second
-way is needed because a fused kernel rounds less often than the kernels that it replaces: its output may differ from the
-original's and still be more accurate. docs/numerics.md derives the values.
+An output passes if it is `allclose` to the original model's output with the default tolerances of torch.testing. It
+also passes if its error against the fp64 reference is at most a small multiple of the original output's error. The
+second criterion is needed because a fused kernel rounds less often than the kernels that it replaces: its output may
+differ from the original output and still be more accurate. docs/numerics.md derives the values.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Tolerance:
         rtol: the relative tolerance of the `allclose` test against the original's output.
         atol: the absolute tolerance of this test, for values with a root mean square of 1 or more. It is scaled down
             for smaller values; see `_scale`.
-        factor: the largest allowed ratio of the output's root-mean-square error to the original's. Both errors are
-            measured against the fp64 reference.
+        factor: the largest allowed ratio of the output's root-mean-square error to the original output's. Both errors
+            are measured against the fp64 reference.
     """
 
     rtol: float
@@ -135,9 +135,9 @@ def compare(
 
 
 def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns `actual` with the elements replaced by the original's where the original is inaccurate.
+    """Copies elements of `original` into a copy of `actual` where `original` is inaccurate, so that these agree.
 
-    The original is inaccurate where fewer than half of its digits agree with a reference value in the dtype's range.
+    `original` is inaccurate where fewer than half of its digits agree with a reference value in the dtype's range.
     """
     device, info = device_of(actual, original, fp64), torch.finfo(original.dtype)
     actual, original, fp64 = (tensor.detach().to(device) for tensor in (actual, original, fp64))
@@ -146,7 +146,7 @@ def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Te
 
 
 def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns the original with some NaN elements replaced by infinity.
+    """Returns the original output with some NaN elements replaced by infinity.
 
     An element is replaced if `actual` is not NaN there and the reference is infinite when rounded to the dtype. On some
     processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
@@ -177,7 +177,7 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 
 
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, fp64_only: bool) -> Row:
-    """Compares real floating-point outputs of the same shape and dtype, first with the original's output."""
+    """Compares real floating-point outputs: by `allclose` with the original output, or else by the fp64 error."""
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
     eps, least = info.eps, info.eps * info.tiny  # the smallest positive (subnormal) number of the dtype
     found = deviation(actual, original, fp64, atol=tolerance.atol, rtol=tolerance.rtol)

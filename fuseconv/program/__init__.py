@@ -1,1 +1,1 @@
-"""The captured program, and the original model with whose outputs the program's outputs must agree."""
+"""The captured program, and the original model against whose outputs the program's outputs are checked."""

@@ -71,7 +71,7 @@ def call_of(
         parameters: the parameters of `forward`.
         where: the source of the names, such as an option or a file, for messages.
         by_keyword: whether the inputs must be matched by name and passed by keyword.
-        in_order: whether the order of the inputs is the user's. False for a file that stores tensors by name only.
+        in_order: whether the user specified the order of the inputs. False if a file stores tensors by name only.
 
     Returns:
         For each input, its keyword, or "" if the input is positional. () if all inputs are positional.

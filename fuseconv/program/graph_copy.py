@@ -1,4 +1,4 @@
-"""Copies programs with a different graph or different weights. A copy shares everything else with the program."""
+"""Copies exported programs with a different graph or different weights. Copies share everything else."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class Original:
         """
         args, kwargs = arguments(self.call, [one.clone() for one in inputs])
         states = [*self.module.named_parameters(), *self.module.named_buffers()]
-        states = [(name, state) for name, state in states if not state.is_inference()]  # which have no versions
+        states = [
+            (name, state) for name, state in states if not state.is_inference()
+        ]  # inference tensors have no version counter
         before = [state._version for _, state in states]
         with torch.no_grad(), quiet_torch(), _slow_path(), torch.random.fork_rng(devices=[]):
             results = (
@@ -74,7 +76,7 @@ class Original:
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
     def on(self, device: str, exported: ExportedProgram) -> Original:
-        """Returns the original with its parameters and buffers on a device.
+        """Returns the original model with its parameters and buffers on a device.
 
         Args:
             device: the device, such as "cuda".

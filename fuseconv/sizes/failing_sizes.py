@@ -48,7 +48,7 @@ def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> t
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise  # this says nothing about the sizes that the model accepts
+            raise  # a lack of memory says nothing about the sizes that the model accepts
         raise _explained(error, module, contract, inputs) from error
 
 
@@ -61,7 +61,7 @@ def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, 
 
 
 def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
-    """Returns the error to raise for a failing call, after it has tried other sizes."""
+    """Runs the model at other sizes to find out which sizes it accepts, and returns the error to raise."""
     why = f"{type(error).__name__}: {first_line(error)}"
     at = sizes_text(_sizes(contract, inputs))
     if isinstance(error, torch.AcceleratorError):  # CUDA is unusable in this process after this error
@@ -101,7 +101,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message that is not blank, or a fixed text if there is none."""
+    """Returns the first non-blank line of an error's message, or `the error has no message` if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "the error has no message")
 
 
@@ -129,7 +129,7 @@ def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]
 
 
 class _Followed(Interpreter):
-    """An interpreter that records the current node in `node`."""
+    """An interpreter that stores in `node` the node that it runs, so that a failing node can be identified."""
 
     node: Node | None = None
 

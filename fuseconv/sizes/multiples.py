@@ -55,7 +55,7 @@ class NarrowedError(Exception):
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
-    """Finds steps for the dims of a contract with which a model runs, for a model that fails without these steps.
+    """Finds the steps that the dims of a contract need so that a model runs at their sizes without an error.
 
     First finds one step with which the model runs if all dims use it. Then reduces the step of each dim, one dim after
     the other, to the smallest step with which the model still runs.
@@ -179,7 +179,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
 
 
 def _of(dim: Dim, sizes: Sequence[int]) -> Dim | None:
-    """Returns the dim restricted to exactly the given sizes. None if they are not all multiples of a step."""
+    """Returns a dim whose sizes are exactly the given sizes, or None if these are not evenly spaced multiples."""
     step = math.gcd(*sizes)
     every = list(sizes) == list(range(sizes[0], sizes[-1] + 1, step))
     return Dim(dim.name, sizes[0], sizes[-1], step) if every else None

@@ -1,4 +1,4 @@
-"""Collects the integers in a model's code. The model may compare its sizes with these integers and branch.
+"""Collects the integers in a model's code, because the model may branch on comparisons of a size with an integer.
 
 The byte code of the `forward` of each module, and of the functions that it calls, is read. Nothing is run.
 """

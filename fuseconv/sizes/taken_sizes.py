@@ -15,7 +15,7 @@ def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str
     upper end is the maximum of the dim.
 
     Args:
-        dim: the dim.
+        dim: the dim whose range of accepted sizes is searched.
         taken: a size for every dim. The model accepts this combination.
         takes: a function that returns whether the model accepts a combination of sizes.
     """
@@ -29,7 +29,7 @@ def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str
 
 
 def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
-    """Returns the last accepted size on the way from `taken`, which is accepted, to `refused`, which is not.
+    """Returns the last accepted size between `taken`, which the model accepts, and `refused`, which it rejects.
 
     Finds this size by bisection. `step` is the distance between valid sizes, and negative if `refused` is smaller.
     """

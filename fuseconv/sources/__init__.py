@@ -1,7 +1,7 @@
 """Reads a model from disk in any supported format: `read(path)` returns a `Subject`.
 
-The format is detected from the content, never from the name. A source that runs code when it is read needs
-`Options.trust`.
+The format is detected from the content, never from the file name. A source that runs code while it is read is rejected
+unless `Options.trust` contains this kind of code.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
 }
 
 _BUILT = frozenset({"pickle", "state-dict"})
-"""The formats whose files may contain only tensors. In this case, `Options.model` builds the module."""
+"""The formats whose files may contain only tensors. For such a file, `Options.model` builds the module."""
 
 
 _MODULES = frozenset({"huggingface", *_BUILT})
-"""The formats that give a module with all of its methods. The other formats contain only `forward`."""
+"""The formats from which a module with all of its methods is read. The other formats contain only `forward`."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
@@ -45,7 +45,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     Args:
         path: the path of a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face
             folder.
-        options: the options with which the model is read. None for the defaults.
+        options: the settings for reading the model, one per command-line flag. None for the defaults.
 
     Raises:
         FileError: the file does not exist or cannot be read.

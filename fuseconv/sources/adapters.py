@@ -1,4 +1,4 @@
-"""Merges low-rank adapters in the format of PEFT into the weights of a model.
+"""Merges low-rank adapters (LoRA) in PEFT's format into the weights of a model.
 
 The folder contains adapter_config.json and adapter_model.safetensors, whose tensors are named
 `base_model.model.MODULE.lora_A.weight` (rank x inputs) and `.lora_B.weight` (outputs x rank). The merged weight is
@@ -39,9 +39,9 @@ _CHANGES_THE_MODEL = ("corda", "loftq", "lora_ga", "olora", "pissa")
 
 
 def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
-    """Returns a model's weights with an adapter merged into them, in their dtypes.
+    """Returns a model's weights with an adapter merged into them. Every weight keeps its dtype.
 
-    The sum is computed in f32 (in f64 for f64 weights). The given weights are not changed.
+    The sum is computed in f32 (in f64 for f64 weights). The given weights are not modified.
 
     Args:
         weights: the weights of the model by name.
@@ -107,7 +107,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
-    """Returns the name in the model of a weight in the adapter; one of the names may have an additional prefix.
+    """Returns the model's name for a weight in the adapter. Either name may have a prefix that the other lacks.
 
     Args:
         name: the name of the weight in the adapter, without PEFT's prefix.

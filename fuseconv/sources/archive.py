@@ -53,7 +53,7 @@ def load(path: Path, options: Options) -> Loaded:
 
     Raises:
         RefusedError: the archive is damaged or would run code.
-        UnsupportedError: the program needs something that this machine lacks or that a contract cannot express.
+        UnsupportedError: the program requires something that this machine lacks or that a contract cannot express.
     """
     screen_archive(path, checksums=False)  # `sniff` has verified the checksums
     with on_cpu(path) as archive:
@@ -235,7 +235,7 @@ def _import_tree_types(names: frozenset[str], path: Path) -> None:
 def _screen_pickle(path: Path, member: Member) -> None:
     """Checks that a pickled file in the archive contains only plain tensors.
 
-    First checks the globals that its pickle names, then loads it with a loader that accepts only tensors.
+    First checks the globals that its pickle references, then loads the file with a loader that accepts only tensors.
 
     Raises:
         RefusedError: the file contains something other than plain tensors.
@@ -265,10 +265,10 @@ def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
 
 
 def _screen_payloads(path: Path, member: Member) -> None:
-    """Checks that a table of weights in the archive names only unpickled files in its own folder.
+    """Checks that a table of weights in the archive refers only to files in its own folder that are not pickles.
 
     Raises:
-        RefusedError: the table is damaged, says that a weight is pickled, or names another file.
+        RefusedError: the table is damaged, marks a weight as pickled, or refers to any other file.
     """
     try:
         config = json.loads(read_member(path, member))["config"]
@@ -293,7 +293,7 @@ def _refused(path: Path, member: Member, what: str) -> RefusedError:
 def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
     """Casts floating-point weights and constants to a dtype, and replaces floating-point dtype arguments in the graph.
 
-    The program is changed in place.
+    Modifies the program in place.
     """
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     for node in list(exported.graph.nodes):
@@ -315,13 +315,13 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Returns the specs of inputs, derived from the placeholders and the range constraints of a program.
+    """Returns one spec per input, derived from the placeholders and the range constraints of a program.
 
     The symbols become dims with the names dim0, dim1 and so on, in order of appearance.
 
     Args:
         exported: the program.
-        names: the names of the inputs.
+        names: the names of the inputs, which are the names of their placeholders.
 
     Raises:
         UnsupportedError: a size is not a multiple of a symbol, or two sizes are different multiples of the same symbol.

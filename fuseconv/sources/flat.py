@@ -1,8 +1,9 @@
 """Converts an exported program to the flat calling convention: it takes tensors and returns a tuple of tensors.
 
 torch.export stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
-program whose tree specs name a library's class cannot be loaded without the library. The graph itself is already flat,
-so only its signature changes: constant inputs and None outputs are removed, and the tree specs become plain tuples.
+program whose tree specs reference a library's class cannot be loaded without the library. The graph itself is already
+flat, so only its signature changes: constant inputs and None outputs are removed, and the tree specs become plain
+tuples.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def flatten(
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
-    # The guards name the caller's containers, which were removed. The range constraints contain the guards' constraints
-    # on sizes too if the dims were given explicitly, as `capture` does.
+    # The guards refer to the caller's containers, which were removed. If the dims were given explicitly, as `capture`
+    # does, the range constraints also contain the guards' constraints on sizes.
     flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
 
@@ -224,8 +225,8 @@ def _own_nodes(graph: torch.fx.Graph, output: torch.fx.Node, positions: list[int
     """Returns one node per output, and inserts a clone if the output is a placeholder or the same as an earlier output.
 
     Args:
-        graph: the graph, which is changed in place.
-        output: the output node.
+        graph: the graph, which is modified in place.
+        output: the output node of the graph.
         positions: the positions of the outputs in the arguments of `output`.
     """
     results = output.args[0]

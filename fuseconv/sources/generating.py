@@ -34,7 +34,7 @@ _POSITIONS = ("max_position_embeddings", "max_target_positions", "n_positions")
 
 
 def known_methods(module: Any) -> tuple[str, ...]:
-    """Returns the names of the methods in `KNOWN` that a model has; an empty tuple if it does not generate tokens."""
+    """Returns the names in `KNOWN` that a model supports, or an empty tuple if it does not generate tokens."""
     if not (hasattr(module, "can_generate") and module.can_generate()):
         return ()
     return KNOWN if module.config.is_encoder_decoder else KNOWN[1:]
@@ -49,16 +49,17 @@ def is_known(module: Any, method: str | None) -> bool:
 
 
 def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loaded:
-    """Returns the module, the inputs and the state of a method in `KNOWN`.
+    """Builds the module, the inputs and the state of a method in `KNOWN`.
 
     Args:
         module: a model that generates tokens.
         inputs: the encoder's inputs, for a model with an encoder.
-        options: the options, which name the method and the capacity of the cache.
+        options: specifies the method and the capacity of the cache.
 
     Raises:
         UnsupportedError: the cache of a layer does not keep all tokens.
-        UsageError: the model does not have the method, or the cache is longer than its positions.
+        UsageError: the model lacks the method; or the requested cache is longer than the model's number of positions;
+            or inputs were specified, although the method derives its inputs from the model.
     """
     if options.inputs or options.inputs_file is not None:
         raise UsageError(
@@ -238,7 +239,7 @@ def _both(cache: Any) -> Any:
 
 
 def _state(specs: tuple[TensorSpec, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of each state input, such as `past_key_0`, and the output that is its value in the next call."""
+    """Pairs each state input, such as `past_key_0`, with the output that becomes its value in the next call."""
     names = [spec.name for spec in specs if spec.name.startswith("past_")]
     return tuple((name, name.replace("past", "present", 1)) for name in names)
 

@@ -1,4 +1,4 @@
-"""Applies the guards of an archive to the dims of the contract.
+"""Narrows the dims of the contract according to the guards of a torch.export archive.
 
 An archive exported with `Dim.AUTO` contains a range for each dim, and guards that the module checks in every call: for
 example, that a size is even, or that a quarter of the size is not 1. A contract expresses such guards as multiples and

@@ -1,7 +1,7 @@
 """Reads Hugging Face folders: config.json and safetensors.
 
-Weights are data; the classes come from transformers. Nothing is downloaded. Code in the folder runs only with
-`--trust code`.
+Weights are read as data, and the model's class comes from the transformers library. Nothing is downloaded. Code in the
+folder runs only with `--trust code`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fuseconv.untrusted.files import check_plain, is_plain, read_plain
 
 BATCH = Dim("batch", 1, 64)
 LARGEST_SEQUENCE = 2048
-"""The longest sequence in a derived contract. A model with more positions needs `--input`."""
+"""The longest sequence in a derived contract. Longer sequences must be declared with `--input`."""
 
 _AGAIN = "get the folder from its author again"
 logger = logging.getLogger("fuseconv")
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Builds the model that config.json names, loads the safetensors, and derives the inputs from the config.
+    """Builds the model that config.json specifies, loads the safetensors, and derives the inputs from the config.
 
     Raises:
-        RefusedError: the folder needs its own code, is damaged, or lacks weights.
+        RefusedError: the folder requires code that is not trusted, is damaged, or lacks weights.
         UnsupportedError: transformers is not installed or does not have the model class.
     """
     config = _config(path)
@@ -74,7 +74,7 @@ def _screen_files(path: Path) -> None:
     Symbolic links are followed, because the cache of the Hugging Face library uses them.
 
     Raises:
-        RefusedError: an index names a file in another folder or a file that is not .safetensors, or a file is not a
+        RefusedError: an index lists a file in another folder or a file that is not .safetensors, or a file is not a
             regular file.
     """
     for part in sorted(path.iterdir()):
@@ -123,7 +123,10 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
-    """Returns the transformers class that `architectures` names first, or AutoModel if the folder has its own class."""
+    """Returns the transformers class that is listed first in `architectures`.
+
+    Returns AutoModel if the folder defines its own class, or if only the config's `model_type` is known.
+    """
     try:
         import transformers
     except ImportError as error:
@@ -186,9 +189,9 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
 
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Suppresses the progress bar and the loading report.
+    """Suppresses transformers' progress bar and loading report within the block.
 
-    `_pretrained` checks the findings of the report.
+    `_pretrained` checks the missing and unexpected weights that the report would list.
     """
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -204,11 +207,11 @@ def _quiet(log: Any) -> Iterator[None]:
 def _inputs(module: Any, options: Options) -> tuple[TensorSpec, ...]:
     """Derives the contract from the model's main input, the parameters of its forward, and its config.
 
-    A known method of a model that generates tokens takes the inputs of the encoder. The inputs of other methods are not
-    known, so none are returned.
+    For a method in `generating.KNOWN`, returns the inputs of the encoder. For any other method except `forward`, the
+    inputs cannot be derived, and an empty tuple is returned.
 
     Raises:
-        UsageError: the main input is not known.
+        UsageError: fuseconv cannot derive inputs from the name of the model's main input.
     """
     known = generating.is_known(module, options.method)
     if options.method is not None and not known:
@@ -250,9 +253,10 @@ def _text_config(module: Any) -> Any:
 
 
 def _sequence(module: Any, name: str) -> Dim:
-    """Returns the sequence dim.
+    """Returns the dim for the sequence length.
 
-    Its maximum is the number of positions without a padding offset (RoBERTa).
+    Its maximum is the model's number of positions, up to `LARGEST_SEQUENCE`. The positions that an embedding reserves
+    for padding, as in RoBERTa, do not count.
     """
     config = _text_config(module)
     sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
@@ -278,9 +282,9 @@ def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
 
 
 def _waveform(module: Any) -> tuple[TensorSpec, ...]:
-    """Returns a waveform of one second.
+    """Returns the spec of a waveform of one second.
 
-    Its length is static, because the feature encoder divides it many times.
+    Its length is static, because the feature encoder divides the length many times.
     """
     return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
 

@@ -1,4 +1,4 @@
-"""Wraps one method of a module in a module that is captured like any other."""
+"""Wraps a method of a module as the `forward` of a new module, which can be captured like any other module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULE = "module"
 class Method(torch.nn.Module):
     """A module whose forward is a method of another module, with the signature of that method.
 
-    It contains all weights of the other module, so that a weight has the same name in every method.
+    The other module is a submodule with all of its weights, so that a weight has the same name for every method.
     """
 
     def __init__(self, module: torch.nn.Module, method: Any) -> None:
@@ -30,7 +30,7 @@ class Method(torch.nn.Module):
 
 
 def of_part(module: torch.nn.Module, part: torch.nn.Module) -> Method:
-    """Returns a module that computes what a submodule computes, including its hooks."""
+    """Returns a module that contains `module` and whose forward calls its submodule `part`, including hooks."""
 
     @functools.wraps(part.forward)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -40,13 +40,13 @@ def of_part(module: torch.nn.Module, part: torch.nn.Module) -> Method:
 
 
 def method_of(module: torch.nn.Module, attribute: str, path: Path, known: Sequence[str] = ()) -> torch.nn.Module:
-    """Returns a module that computes what a method of a module computes.
+    """Returns a module whose forward calls a method or submodule of a module.
 
     Args:
-        module: the module that was read.
+        module: the module that contains the method.
         attribute: the name of the method or of a submodule. A dot precedes a name inside a submodule: `encode`,
             `decoder.step`.
-        path: the source, for messages.
+        path: the path of the model, for error messages.
         known: the names of methods that are not attributes of the module, for messages.
 
     Raises:

@@ -49,7 +49,7 @@ def fitted(
     path: Path,
     dtype: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Checks new weights against a model, and returns them under the names in the model.
+    """Checks new weights against a model, and returns them under the model's names.
 
     Args:
         weights: the new weights. Their names may share a prefix that the model lacks, such as the prefix of a model
@@ -57,7 +57,7 @@ def fitted(
         known: the weights of the model: their names, shapes and dtypes.
         tied: maps the name of each weight to the first name with the same memory. `weights` may omit the other names.
         path: the source of the new weights, for errors.
-        dtype: the dtype to which the conversion cast floating weights, if it did.
+        dtype: the dtype to which the conversion cast floating-point weights. None if it kept their dtypes.
 
     Raises:
         RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights or constants differ.
@@ -94,7 +94,7 @@ def fitted(
 
 
 def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
-    """Returns the prefix that every weight of the model has in the new weights; empty if there is none."""
+    """Returns the prefix that all names of the model have in the new weights, or "" if there is no such prefix."""
     first = next(iter(tied), "")
     ends = [""] if first in weights or not first else []
     ends += [name[: -len(first)] for name in weights if name.endswith(f".{first}")]
@@ -102,7 +102,7 @@ def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str
 
 
 def _own_prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
-    """Returns the prefix that weights have only in the model, because a module around its method was converted."""
+    """Returns the prefix `module.` if only the model's names have it, because `Method` wraps the model, or else ""."""
     prefix = f"{MODULE}."
     inside = {one.removeprefix(prefix) for one in set(tied.values()) if one.startswith(prefix)}
     return prefix if inside and not any(name.startswith(prefix) for name in weights) else ""

@@ -1,6 +1,6 @@
-"""Reads pickled modules, `torch.save(model)`.
+"""Reads modules that `torch.save(model)` pickled.
 
-Reading a pickle runs arbitrary code.
+Reading a pickle may run arbitrary code, so the user must trust the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def load(path: Path, options: Options) -> Loaded:
 
     Raises:
         RefusedError: pickles are not trusted. The error lists the unsafe globals.
-        UnsupportedError: a class that the pickle names cannot be imported.
+        UnsupportedError: a class that the pickle references cannot be imported.
         UpstreamError: the pickle cannot be read.
     """
     key = key_of_checkpoint(path) if "pickle" not in options.trust else ""

@@ -1,6 +1,6 @@
 """Lists the globals that a pickle would import, without running it.
 
-The pickle is disassembled. It is data if plain tensors need every global that it names.
+The pickle is disassembled. It is plain data if it references only the globals that plain tensors require.
 
 Source: the Python `pickletools` manual; the globals are those that `torch.load(weights_only=True)` accepts.
 """
@@ -39,14 +39,14 @@ _STORAGE_OR_DTYPE = re.compile(
 
 
 def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
-    """Returns the sorted globals of one pickle that plain tensors do not need.
+    """Returns the globals that one pickle references and that plain tensors do not require, sorted by name.
 
-    The result is empty if the pickle is data. The stream is left just after the pickle. A name that the pickle computes
-    counts as unsafe, because a disassembler cannot determine it; `?` stands for a name that could not be read.
+    The result is empty if the pickle is plain data. A stream is read up to the end of the pickle. A name that the
+    pickle computes counts as unsafe, because a disassembler cannot determine it; `?` stands for an unreadable name.
 
     Args:
-        data: the pickle.
-        where: the file, for messages.
+        data: the bytes of the pickle, or a stream positioned at its start.
+        where: the path of the file, for error messages.
 
     Raises:
         RefusedError: the data is not a complete pickle.
@@ -91,14 +91,14 @@ def checkpoint_key(data: bytes) -> str:
 
 
 def is_tensor_global(name: str) -> bool:
-    """Returns whether a plain tensor, its storage or its dtype needs this global."""
+    """Returns whether the pickle of a plain tensor, its storage or its dtype may reference this global."""
     return name in TENSOR_GLOBALS or _STORAGE_OR_DTYPE.match(name) is not None
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Joins names for a message.
+    """Joins names with commas for a message.
 
-    A long list ends with the number of omitted names.
+    If there are more than `most` names, the text ends with the number of omitted names.
     """
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,7 +1,7 @@
 """Screens a zip file before torch reads it.
 
 The parser starts at the end-of-central-directory record, so that a million entries are rejected before anything parses
-them. An archive passes only without a prefix, comment or gap, so that every zip reader sees the same members.
+them. An archive with a prefix, comment or gap is rejected, so that every zip reader sees the same members.
 
 Source: APPNOTE.TXT 6.3.10 (zip).
 """
@@ -59,13 +59,13 @@ class Member:
     """One member of a screened zip.
 
     Attributes:
-        name: its path in the zip.
+        name: the path of the member within the zip file.
         size: the unpacked size in bytes.
         packed: the size in the file in bytes.
         method: 0 (stored) or 8 (deflated).
         crc: the CRC-32 of the unpacked bytes.
-        header: the offset of its local header.
-        data: the offset of its data.
+        header: the offset of the local header in bytes.
+        data: the offset of the packed data in bytes.
     """
 
     name: str
@@ -85,8 +85,8 @@ def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = Tr
     verify.
 
     Args:
-        path: the file.
-        limits: the limits.
+        path: the path of the zip file.
+        limits: the limits on the number and size of members. None for the defaults.
         checksums: whether to read every member and verify its checksum. Otherwise only the directory and the headers
             are read.
 
@@ -176,7 +176,7 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def member_root(members: tuple[Member, ...], path: Path) -> str:
-    """Returns the single folder that contains every member, as torch writes archives, with its trailing slash.
+    """Returns the name of the one top-level folder that contains every member, with a trailing slash.
 
     Raises:
         RefusedError: the members have no common folder.
@@ -259,7 +259,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
 
 
 def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tuple[int, int, int]:
-    """Reads the fields that did not fit 32 bits from the zip64 extra field, in the order of APPNOTE 4.5.3."""
+    """Reads the values that do not fit in 32 bits from the zip64 extra field, in the order of APPNOTE 4.5.3."""
     values = [size, packed, header]
     wide = [index for index, value in enumerate(values) if value == _FULL32]
     for kind, data in _fields(extra) if wide else ():
@@ -301,7 +301,7 @@ def _check_names(members: tuple[Member, ...], path: Path) -> None:
 
 
 def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path) -> tuple[Member, ...]:
-    """Checks each local header against the directory, and that members are adjacent without overlap."""
+    """Checks local headers against the directory, rejects overlapping members, and sets each data offset."""
     placed: dict[str, Member] = {}
     free = 0
     for member in sorted(members, key=lambda member: member.header):

@@ -60,7 +60,7 @@ def screen_program(data: bytes, where: str) -> None:
 
     Args:
         data: the JSON text of `models/model.json`.
-        where: the file and member, for messages.
+        where: the path of the file and the name of the member, for error messages.
 
     Raises:
         RefusedError: the program is damaged, or a part of it would run code.
@@ -74,16 +74,16 @@ def screen_program(data: bytes, where: str) -> None:
 
 
 def tree_types(data: bytes) -> frozenset[str]:
-    """Returns the library classes in the tree specs of a screened program, which must be imported to read it."""
+    """Returns the names of the library classes in a screened program's tree specs. torch expects them imported."""
     specs = [value for key, value in _walk(json.loads(data), "") if key in ("in_spec", "out_spec")]
     names = (value for spec in specs for key, value in _walk(json.loads(spec), "") if key == "type")
     return frozenset(name for name in names if isinstance(name, str) and _LIBRARY_TREE_TYPE.match(name))
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with its key, except free text.
+    """Yields every scalar in parsed JSON, except free text, with the key under which it occurs.
 
-    The keys of the mapping NAME are yielded as `key of NAME`.
+    The keys of a mapping that occurs under NAME are yielded too, with the key `key of NAME`.
     """
     if isinstance(value, dict):
         for name, item in value.items():
@@ -109,7 +109,7 @@ def _screen(key: str, value: Any, where: str) -> None:
 
 
 def _screen_op(namespace: str, name: str, where: str) -> None:
-    """Raises an error for an op that is not permitted."""
+    """Raises an error if an op is not permitted, or if it is one of torch's ops and this version lacks it."""
     op = lookup(name)
     if not is_permitted_namespace(namespace):
         if namespace in _TORCHS:
@@ -160,7 +160,7 @@ def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str])
 
 
 def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Checks a node and its children.
+    """Returns whether a syntax tree contains only arithmetic, comparisons and permitted calls and attributes.
 
     A string may be a symbol name, a number or a key, but not an operand.
     """
@@ -206,9 +206,9 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
 
 
 def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
-    """Returns whether a power is small.
+    """Returns whether an exponent is a small constant and the base contains no power.
 
-    Nested or large powers exhaust memory.
+    Evaluating a nested or large power could exhaust memory.
     """
     nested = any(
         isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
@@ -241,7 +241,7 @@ def _is_tree(tree: Any) -> bool:
 
 
 def _is_context(context: Any) -> bool:
-    """Returns whether a container's context holds only names and numbers, because torch imports what it may name."""
+    """Returns whether a container's context contains only names and numbers, and no enum, which torch imports."""
     if isinstance(context, str):
         try:
             context = json.loads(context)

@@ -20,9 +20,9 @@ _ACCEPTED = (
 
 
 def sniff(path: Path) -> str:
-    """Returns the format: `pt2`, `torchscript`, `pickle`, `state-dict` or `huggingface`.
+    """Returns the format of a model: `pt2`, `torchscript`, `pickle`, `state-dict` or `huggingface`.
 
-    A pickle that names only the globals of tensors is a `state-dict`; any other pickle is a `pickle`. No code is run.
+    A pickle that references only the globals of tensors is a `state-dict`; any other is a `pickle`. No code is run.
 
     Raises:
         FileError: the file cannot be read.
@@ -54,7 +54,7 @@ def sniff(path: Path) -> str:
 
 
 def container(path: Path) -> tuple[Container, int]:
-    """Returns the kind of container of a file, and its size in bytes.
+    """Returns the container format of a file, and the size of the file in bytes.
 
     Raises:
         FileError: the path is not a regular file, or the file cannot be read.
@@ -64,7 +64,7 @@ def container(path: Path) -> tuple[Container, int]:
 
 
 def _start(path: Path) -> tuple[bytes, int]:
-    """Returns the first bytes of a file, and its size."""
+    """Returns the first `foreign.HEAD` bytes of a file, and the size of the file in bytes."""
     try:
         with open_plain(path) as file:
             return file.read(foreign.HEAD), os.fstat(file.fileno()).st_size
@@ -120,7 +120,7 @@ def _zipped_pickle(path: Path) -> bytes:
 
 
 def legacy_globals(path: Path) -> tuple[str, ...]:
-    """Returns the unsafe globals of a file in torch's format before zip, or of a plain pickle.
+    """Returns the unsafe globals of a plain pickle, or of a file in torch's legacy format, which is not a zip file.
 
     A file in this format consists of five consecutive pickles (magic number, protocol, system, object, storage keys)
     and then the storages.

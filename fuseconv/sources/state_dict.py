@@ -86,7 +86,7 @@ def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
     """Returns the state dict in the contents of a file: the object itself, or the only dict of tensors inside it.
 
     Raises:
-        RefusedError: the contents have no state dict, or several.
+        RefusedError: the file contains no state dict, or several.
     """
     if _is_state(value):
         return dict(value)
@@ -166,7 +166,7 @@ def _importable(folder: Path) -> Iterator[None]:
 def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
     """Loads all tensors into the module.
 
-    The file may contain tied tensors only once.
+    Tensors that are tied in the module may occur in the file under only one of their names.
 
     Raises:
         RefusedError: a tensor is missing, unexpected, or of another shape.

@@ -17,9 +17,9 @@ from fuseconv.errors import UnsupportedError
 
 
 def empty_cache(model: Any, length: int) -> Any:
-    """Returns a static transformers cache for a model.
+    """Returns a static key-value cache of transformers for a model, with room for `length` tokens.
 
-    Its tensors are not allocated.
+    Its tensors are not allocated yet.
     """
     from transformers import StaticCache
 
@@ -45,7 +45,7 @@ def check_layers(cache: Any, model: Any) -> None:
 
 
 def _filled(model: Any, length: int, past_length: Tensor, past: Sequence[Tensor]) -> Any:
-    """Returns a static cache that holds copies of given keys and values, of shape [batch, heads, length, size]."""
+    """Returns a static cache with copies of the given keys and values, of shape [batch, heads, length, size]."""
     cache = empty_cache(model, length)
     for layer, key, value in zip(cache.layers, past[::2], past[1::2], strict=True):
         layer.keys, layer.values = key.clone(), value.clone()
@@ -153,16 +153,13 @@ class NextStep(torch.nn.Module):
 
 
 def _unmasked(rest: Sequence[Tensor], *, masked: bool) -> tuple[Tensor | None, Tensor, Sequence[Tensor]]:
-    """Returns the mask, if there is one, the number of tokens so far, and the other tensors."""
+    """Splits the inputs of a step: the attention mask or None, the number of past tokens, and the other tensors."""
     mask, left = (rest[0], rest[1:]) if masked else (None, rest)
     return mask, left[0], left[1:]
 
 
 def _decoded(model: Any, tokens: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any, cross: Any) -> Tensor:
-    """Runs the decoder of a model on tokens.
-
-    Returns the logits after the last token.
-    """
+    """Runs a model's decoder on new tokens, and returns the logits after the last token."""
     from transformers import EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
 

@@ -1,4 +1,4 @@
-"""A model that was read, and the preparation that all formats share."""
+"""Defines `Subject`, a model that is ready to be captured, and prepares models of all formats alike."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Loaded:
         parameters: the positional parameter names of a program. If empty, the signature of `forward` is used.
         by_keyword: whether inputs must have the names of parameters, because `forward` has many optional ones.
         original: the user's callable, if it is not `module` itself but the object from which `module` was made.
-        state: pairs of an input and the output that is its next value.
+        state: pairs of an input and the output that is its value in the next call.
     """
 
     module: torch.nn.Module
@@ -82,7 +82,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Settled:
-    """The inputs of a model: from the command line, else from a file, else from the format."""
+    """The final inputs of a model. The command line takes precedence over an inputs file, and this over the format.
+
+    Attributes:
+        contract: the declared inputs.
+        examples: one tensor per input, on the device of the contract.
+        call: for each input, its keyword, or "" if the input is positional. () if all inputs are positional.
+        drawn: whether the examples are random.
+    """
 
     contract: Contract
     examples: tuple[torch.Tensor, ...]
@@ -91,7 +98,7 @@ class Settled:
 
 
 def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subject:
-    """Sets the mode, dtype, device and inputs, in the same way for every format.
+    """Puts a model in eval mode, converts it to the requested dtype and device, and determines its inputs.
 
     Raises:
         UsageError: the inputs are missing or do not match the module.
@@ -101,7 +108,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     training = any(part.training for part in module.modules())
     try:
         module.eval()
-    except NotImplementedError:  # an exported program has flags but no modes; `capture` looks at its ops
+    except NotImplementedError:  # an exported program rejects eval(); `capture` checks its ops instead
         for part in module.modules():
             part.training = False
     else:
@@ -120,7 +127,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
 
 
 def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
-    """Determines the inputs and generates a tensor for each.
+    """Determines the inputs of a model, and generates random tensors if no examples are given.
 
     Raises:
         UsageError: the inputs are not specified or do not match `forward`.
@@ -157,19 +164,19 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:
-    """Returns how the module takes these inputs, as in `calling.call_of`.
+    """Returns the keyword of each input in a call of `forward`, or "" if the input is positional.
 
-    `in_order` says that the user ordered them.
+    `calling.call_of` describes the result and `in_order`.
 
     Raises:
-        UsageError: the module takes other inputs.
+        UsageError: `forward` does not accept these inputs.
     """
     names = [spec.name for spec in specs]
     return call_of(names, parameters(loaded), str(path), by_keyword=loaded.by_keyword, in_order=in_order)
 
 
 def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
-    """Returns the parameters of `forward`."""
+    """Returns the parameters of the model's `forward`."""
     if loaded.parameters:
         return parameters_named(loaded.parameters)
     return tuple(inspect.signature(loaded.module.forward).parameters.values())

@@ -49,7 +49,7 @@ def require_loads(path: Path) -> None:
 def _read(path: Path, seconds: int) -> tuple[str, int]:
     """Loads an archive in a separate process, and returns the text that the process writes and its exit status.
 
-    The text describes the damage that `loading` found. It is empty if there is none.
+    The text describes the damage that loading.py found in the archive, and is empty if loading.py found none.
 
     Raises:
         TimeoutError: the process does not end within `seconds`.

@@ -1,4 +1,4 @@
-"""Reads a torch.save file as data: only tensors, numbers, strings and containers of these, and no code."""
+"""Reads a torch.save file without running code: only tensors, numbers, strings and containers are accepted."""
 
 from __future__ import annotations
 

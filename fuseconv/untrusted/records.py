@@ -32,7 +32,7 @@ class _Inert:
 
 
 class _Storages(pickle.Unpickler):
-    """An unpickler that runs none of the pickle's code and records the tensor storages to which the pickle refers.
+    """An unpickler that runs no code from the pickle, and records the tensor storages that the pickle references.
 
     Attributes:
         found: the key of each storage and the size in bytes that its tensor needs.
