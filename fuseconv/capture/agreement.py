@@ -33,7 +33,7 @@ def difference(
     The outputs agree if their counts, dtypes and shapes are the same, and their values are equal within tolerance.
 
     Args:
-        original: the outputs of the original.
+        original: the outputs of the original model.
         program: the outputs of the captured program.
         names: the names of the outputs.
         fp64: the outputs of the program computed in float64.
@@ -55,7 +55,7 @@ def difference(
 
 
 def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
-    """Checks that a captured program and the original give the same outputs at the given sizes.
+    """Checks that a captured program and the original model compute the same outputs at the given sizes.
 
     Args:
         exported: the captured program, in the flat calling convention.
@@ -80,7 +80,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
 
 
 def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
-    """Returns whether a captured program and the original give the same outputs at these sizes; False if one fails."""
+    """Returns whether a captured program and the original compute the same outputs; False if one of them fails."""
     try:
         inputs, expected = draw_taken(original, contract, sizes, seed=0)
     except FuseconvError:
@@ -89,13 +89,13 @@ def agrees(exported: ExportedProgram, contract: Contract, original: Original, si
 
 
 def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[Tensor], contract: Contract) -> str:
-    """Runs a captured program and describes how its outputs differ from the original's, or returns "" if they agree.
+    """Runs a captured program and describes how its outputs differ from `expected`, or returns "" if they agree.
 
     Args:
         module: the module of the captured program.
         inputs: the inputs on which the original was run.
-        expected: the outputs of the original.
-        contract: the contract, for the names of the outputs.
+        expected: the outputs of the original model for these inputs.
+        contract: the contract, which contains the names of the outputs.
     """
     try:
         with torch.no_grad():
@@ -120,7 +120,7 @@ def not_the_original(reason: str, original: Original, when: str) -> UnsupportedE
 
     Args:
         reason: the description of the difference.
-        original: the model.
+        original: the original model, whose class the error names.
         when: the inputs at which the results differ, such as `on random inputs`.
     """
     return UnsupportedError(
@@ -170,7 +170,7 @@ def _narrower(
     contract: Contract,
     agrees: Callable[[Mapping[str, int]], bool],
 ) -> str:
-    """Returns the fix for an error: ranges that exclude the failing sizes or, if none are found, the dims to narrow."""
+    """Returns the fix for an error: ranges that exclude the failing sizes or, if none are found, dims to narrow."""
     ranges: list[Dim] = []
     for name, dim in contract.dims().items():
         if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):

@@ -120,7 +120,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
-    """Maps each dynamic axis of an input to its torch.export.Dim.
+    """Returns a map from each dynamic axis of an input to its torch.export.Dim.
 
     A dim whose range has a single size is static.
     """

@@ -1,7 +1,7 @@
 """Generates random inputs that the original model accepts.
 
-It is not known how a model uses an integer input. A model that divides by the integer rejects 0, and a model that
-indexes a table with the integer rejects values beyond the last row. If the model rejects its inputs, integers from
+The contract does not say how a model uses an integer input. A model that divides by the integer rejects 0, and a model
+that indexes a table with the integer rejects values beyond the last row. If the model rejects its inputs, integers from
 other ranges are tried.
 """
 
@@ -51,8 +51,8 @@ def draw_taken(
     """Generates random inputs that the original accepts, and returns these inputs and the original's outputs.
 
     Args:
-        original: the model.
-        contract: the inputs.
+        original: the original model.
+        contract: the contract that the inputs must satisfy.
         sizes: the size of every dim.
         seed: the seed of the random values.
         kind: the kind of values, as in `contract.values`.
@@ -80,7 +80,7 @@ def draw_taken(
 
 
 def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, int]) -> Contract:
-    """Returns the contract with a range for integer inputs if the original rejects 0 and 1.
+    """Returns the contract with a range for integer inputs if the original model rejects the values 0 and 1.
 
     The contract is returned unchanged if the original accepts its inputs, or rejects all ranges in `RANGES`.
     """
@@ -106,7 +106,8 @@ def draw_special(
     range.
 
     Returns:
-        The inputs and an empty string; or, if the original rejects all inputs, an empty tuple and its first error.
+        The inputs and an empty string. If the original rejects all inputs: an empty tuple and the text of its first
+        error.
     """
     ranges = WIDE_RANGES if kind == "integers" else ()
     why = ""

@@ -34,7 +34,7 @@ Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
 
 
 def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
-    """Returns an error with a source line and a fix for an error of `torch.export.export`.
+    """Converts an error of `torch.export.export` to an error that names the model's source line and a fix.
 
     If torch rejects a dim, the model is exported again to find the source line of the guard. Otherwise the model is run
     eagerly, to distinguish inputs that it rejects from ops that cannot be exported.
@@ -79,7 +79,7 @@ def _runs(subject: Subject) -> Callable[[Contract], bool]:
 def explain_narrowed(
     error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Returns an error with a source line and a fix for an error of `multiples.check`."""
+    """Converts an error of `multiples.check` to an error that names the model's source line and a fix."""
     where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
     told = _restricted(error.dim, error.kept or error.equal, where)
     if not (error.kept or error.equal) and error.other:
@@ -127,11 +127,11 @@ def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
 def explain_call(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FuseconvError:
-    """Returns an error with a source line and a fix for an error of exporting a module with example inputs.
+    """Converts an error from exporting a module to an error that names the module's source line and a fix.
 
     Args:
         error: the error that `torch.export.export` raised.
-        module: the module.
+        module: the module whose export failed.
         args: the positional example inputs.
         kwargs: the example inputs by keyword.
     """
@@ -207,9 +207,9 @@ def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
 
 
 def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
-    """Returns an error with a fix for a constraint violation that torch.export reports.
+    """Converts torch.export's report of a violated constraint to an error with a source line and a fix.
 
-    The dim must be constant, within a narrower range, a multiple, or equal to another dim.
+    The constraint may be a constant size, a narrower range, a multiple, or equality with another dim.
 
     Args:
         text: the message of torch.export, with its suggested fixes.
@@ -275,7 +275,7 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
 
 
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
-    """Returns the name of the dim at a place, or None if the place is no input or its size is static.
+    """Returns the name of the dim of an input's axis, or None if the axis does not exist or its size is static.
 
     Args:
         place: the parameter of forward, the position in it (for a list), and the axis.

@@ -22,9 +22,10 @@ def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     """Multiplies each group of rows by the matrix of the group.
 
     Args:
-        rows: [S, K], sorted by group.
-        weight: [G, K, N].
-        offs: [G], the end of each group: the number of its last row plus 1. Rows after the last group belong to none.
+        rows: the rows, sorted by group, with the shape [S, K].
+        weight: the matrix of each group, with the shape [G, K, N].
+        offs: the end index (exclusive) of each group's rows, with the shape [G]. Rows after the last group belong to no
+            group.
 
     Returns:
         [S, N], with zeros for rows that belong to no group.

@@ -24,7 +24,7 @@ def place(program: Program, device: str) -> Program:
     The given program must not be used afterwards.
 
     Args:
-        program: a captured program, on the CPU.
+        program: the captured program, whose tensors are on the CPU.
         device: `cpu` or `cuda`.
     """
     if device == program.contract.device:

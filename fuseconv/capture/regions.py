@@ -50,7 +50,8 @@ def _inline(module: GraphModule, device: str) -> dict[str, str]:
 def _body(node: Node, device: str) -> Node | None:
     """Returns the get_attr node of a region's subgraph.
 
-    Returns None if the node is no region, or if the region enables autocast for `device`.
+    A region is a `no_grad` or `autocast` block. Returns None if the node is not a region, or if the region enables
+    autocast for `device`.
     """
     arguments: Any = node.args
     if node.target is _GRAD:

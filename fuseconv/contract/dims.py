@@ -40,7 +40,7 @@ class Dim:
         return size
 
     def refusal(self, size: int) -> str:
-        """Describes why this size is not allowed, or returns "" if it is allowed."""
+        """Returns the reason why this size is not allowed, or "" if it is allowed."""
         # Without a maximum, the size is not compared: during tracing, a comparison would become a guard on the size.
         if size < self.min or (self.max < UNBOUNDED and size > self.max):
             return f"outside {self}"
@@ -87,7 +87,7 @@ class Affine:
         return multiple // self.factor if multiple % self.factor == 0 else None
 
     def refusal(self, size: int) -> str:
-        """Describes why this size is not allowed, or returns "" if it is allowed."""
+        """Returns the reason why this size is not allowed, or "" if it is allowed."""
         value = self.value(size)
         if value is None:
             return f"not {self._formula(self.name)}" if self.offset else f"not a multiple of {abs(self.factor)}"

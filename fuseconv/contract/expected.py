@@ -79,7 +79,8 @@ class Expected:
     def error(self, what: str) -> ContractError:
         """Returns an error about the passed value.
 
-        `what` completes the sentence "input x ...".
+        Args:
+            what: the predicate of a sentence such as "input x has dtype f16", without the subject.
         """
         place = f"{self.role} {self.name}"
         return ContractError(f"{place} {what}", where=place, fix=self.fix)

@@ -1,4 +1,4 @@
-"""Parses inputs, states and value ranges from the command line.
+"""Parses the command-line options that declare the inputs, the states and the ranges of random values.
 
 Nothing here imports torch.
 

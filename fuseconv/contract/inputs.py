@@ -39,7 +39,7 @@ def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float
     """Returns the specs with the given ranges of random values; a spec without a given range is unchanged.
 
     Args:
-        specs: the inputs.
+        specs: the specs of all inputs of the model.
         ranges: maps the name of an input to the ends of its range, both included.
 
     Raises:
@@ -206,7 +206,7 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
         contract: the names, dtypes, shapes and ranges of the inputs.
         sizes: maps the name of every symbolic dim to its size.
         seed: the seed of the generator. The generator is on the CPU, so that every device gets the same numbers.
-        kind: the kind of values.
+        kind: the kind of values, such as `random` or `NaN`; see `values`.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = (values(spec, torch_dtype(spec.dtype), spec.sizes(sizes), generator, kind) for spec in contract.inputs)
@@ -236,11 +236,11 @@ def example_sizes(contract: Contract) -> dict[str, int]:
 def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
     """Returns the cases of a verification, as a map from the name of each case to the size of every dim.
 
-    The cases are the smallest sizes, each dim at its largest size in turn, and random sizes. If all dims were at their
-    largest size at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000 logits each take
-    8 GB in f64). Therefore only one dim at a time has its largest size, while the others have the sizes of the capture.
-    No size exceeds `largest` unless the dim's range begins above it. A contract without symbolic dims has only the case
-    `static`.
+    One case has the smallest sizes, one case per dim has this dim at its largest size, and one case has random sizes.
+    If all dims were at their largest size at once, the tensors could need too much memory (64 rows of 512 tokens with
+    30,000 logits each take 8 GB in f64). Therefore only one dim at a time has its largest size, while the others have
+    the sizes of the capture. No size exceeds `largest` unless the dim's range begins above it. A contract without
+    symbolic dims has only the case `static`.
     """
     dims = contract.dims().values()
     if not dims:

@@ -1,8 +1,8 @@
 """Chooses the sizes at which a bundle is measured: a ladder through the ranges of its dims.
 
-A rung of the ladder is one size for every dim. The measured time depends mostly on the number of rows of a matrix
-product, which is a product of dims. Therefore, among combinations of sizes with about the same product, the ladder
-takes the combination that is nearest to the sizes of the capture. Nothing here imports torch.
+A rung of the ladder is one combination of sizes, with one size for every dim. The measured time depends mostly on the
+number of rows of a matrix product, which is a product of dims. Therefore, among combinations of sizes with about the
+same product, the ladder takes the combination that is nearest to the sizes of the capture. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, in
     are spread over the whole range.
 
     Args:
-        contract: the dims with their ranges, and the buckets, if any.
+        contract: the contract that declares the dims, their ranges and the buckets, if any.
         captured: maps the name of every dim to its size in the capture.
     """
     dims = contract.dims()
@@ -58,11 +58,11 @@ def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, in
 
 
 def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
-    """Returns the sizes of one dim in ascending order.
+    """Returns the sizes of one dim from which the rungs are combined, in ascending order.
 
     If the dim has buckets, these are the sizes. Otherwise the sizes are the dim's limits, its size in the capture, and
-    the powers of 2 and the midpoints between powers within the limits. If these are too many, evenly spaced ones are
-    selected.
+    the powers of 2 and the midpoints between powers within the limits. If there are too many such sizes, only
+    evenly spaced ones among them are returned.
     """
     if contract.buckets is not None and contract.buckets.dim == dim.name:
         return list(contract.buckets.sizes)

@@ -1,4 +1,4 @@
-"""The options with which a model is read, one field per command-line flag.
+"""Defines `Options`, the settings for reading a model, with one field per command-line flag.
 
 Nothing here imports torch, so that a wrong flag is reported at once.
 """
@@ -21,7 +21,7 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Options:
-    """The options with which a model is read. Every field corresponds to a command-line flag.
+    """The settings for reading a model. Every field corresponds to a command-line flag.
 
     Attributes:
         model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
@@ -74,7 +74,7 @@ class Options:
         )
 
     def require_original(self, against: object) -> None:
-        """Checks that an original model is given if any option is given, because the options apply only to that model.
+        """Raises an error if options are set without an original model, because they apply only to that model.
 
         Args:
             against: the original model, or None.

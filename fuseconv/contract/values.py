@@ -47,12 +47,12 @@ def is_mask(spec: TensorSpec) -> bool:
 
 
 def has_range(spec: TensorSpec) -> bool:
-    """Returns whether the values of a tensor have a lower or upper bound, from the user or from an indexed table."""
+    """Returns whether the values of a tensor are bounded, by the user or by the size of a table that they index."""
     return spec.low is not None or spec.high is not None
 
 
 def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
-    """Returns the kinds that apply to at least one of these tensors, without `random` and `zeros and large`."""
+    """Returns the kinds, other than `random` and `zeros and large`, that apply to at least one of these tensors."""
     integers = [spec for spec in specs if is_integer(spec) and not is_mask(spec)]
     concerned: dict[Kind, bool] = {
         "indices": any(has_range(spec) for spec in integers),
@@ -84,9 +84,9 @@ def values(
     Floats with a range get no NaN, infinities or extremes.
 
     Args:
-        spec: the name, short dtype and range of the input.
-        dtype: the torch dtype.
-        shape: the shape of the tensor.
+        spec: the spec of the input, whose name, dtype and range determine the values.
+        dtype: the torch dtype of the result.
+        shape: the concrete shape of the result.
         generator: a generator on the CPU.
         kind: the kind of values.
     """
@@ -115,7 +115,7 @@ def _floats(
 
 
 def _special(drawn: torch.Tensor, kind: Kind) -> torch.Tensor:
-    """Returns the tensor with NaN, infinities or the limits of its dtype in some rows, according to `kind`."""
+    """Returns the tensor, or for a kind in `SPECIAL` a copy with special values of this kind in some rows."""
     if kind not in SPECIAL or drawn.numel() == 0:
         return drawn
     real = torch.view_as_real(drawn)[..., 0] if drawn.is_complex() else drawn
