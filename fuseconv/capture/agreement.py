@@ -1,4 +1,4 @@
-"""Compares a captured program with the original model: the same inputs must give the same outputs within tolerance.
+"""Checks that a captured program and the original model compute the same outputs, within tolerance.
 
 The outputs of the original are compared with the float64 reference, which is computed from the program. Comparing the
 program's own outputs with this reference would prove nothing, because a wrong program agrees with its own reference.

@@ -1,4 +1,4 @@
-"""Captures a `Subject` as a `Program` with torch.export. The program takes positional tensors and returns a tuple.
+"""Captures a `Subject` as a `Program` with torch.export: positional tensors in, a tuple of tensors out.
 
 The program is not decomposed: the graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention, which the
 rules match. In-place ops on temporaries are kept; see `purity` for in-place ops on inputs and buffers.
@@ -43,7 +43,7 @@ from fuseconv.sources.flat import flatten
 
 
 def capture(subject: Subject) -> Program:
-    """Captures a subject as a program with dynamic dims, and checks that the program gives the model's results.
+    """Captures a subject as a program with dynamic dims, and checks that it computes the model's results.
 
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the

@@ -24,12 +24,12 @@ _DEFERRED = "Runtime assertion failed for expression"
 
 
 def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram:
-    """Exports a model and returns the program.
+    """Exports a model, and proves the guards that torch.export cannot simplify.
 
     If torch.export rejects a guard, exports again with guards as assertions, proves the assertions and removes them.
 
     Args:
-        export: a function that calls torch.export. Its argument says whether guards become assertions.
+        export: a function that calls torch.export. Its argument specifies whether guards become assertions.
 
     Raises:
         Exception: the export fails, or an assertion cannot be proved. In both cases, this is the error of the export

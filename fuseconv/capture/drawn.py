@@ -25,7 +25,7 @@ from fuseconv.errors import FuseconvError, is_out_of_memory
 from fuseconv.sizes import failing_sizes
 
 Call = Callable[..., tuple[Tensor, ...]]
-"""Runs a model on copies of its inputs."""
+"""A function that runs a model on copies of its inputs."""
 
 RANGES = ((1, 100), (1, 2), (1, 1), (0, 0))
 """The ranges of random integers, both ends included, to try in this order if the model rejects 0 and 1."""

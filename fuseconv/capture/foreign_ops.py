@@ -4,7 +4,7 @@ The mixture of experts in transformers uses a custom op, which multiplies rows, 
 expert. The replacement multiplies every row by every matrix, and selects the result of the row's own expert. This is
 correct for every target and every routing, but multiplies the work by the number of experts. With
 `config._experts_implementation = "batched_mm"`, the model itself gathers one matrix per row, which is less work for few
-rows but takes more memory.
+rows but requires more memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves a captured program to its device.
+"""Moves a captured program to the device for which the model is converted.
 
 A program is always captured on the CPU. If it were captured with fake CUDA tensors, composite ops would select their
 CUDA kernels during capture, and the size requirements of these kernels would become guards. For example, torch 2.11

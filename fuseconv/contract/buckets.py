@@ -33,7 +33,7 @@ class Buckets:
         return f"{self.dim}={','.join(map(str, self.sizes))}"
 
     def rounded(self, size: int) -> int:
-        """Returns the smallest bucket that holds `size` rows, or `size` itself if no bucket does.
+        """Returns the smallest bucket size that is at least `size`, or `size` itself if all buckets are smaller.
 
         An empty batch is not padded, because it has no row to repeat.
         """

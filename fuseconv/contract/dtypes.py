@@ -49,7 +49,7 @@ _SHORT: dict[object, str] = {}
 def dtype_named(name: str) -> str | None:
     """Returns the short name of the dtype with this name, or None if the name is unknown.
 
-    For example, `f32`, `float32`, `torch.float32`, `fp32` and `float` all give `f32`.
+    For example, `f32`, `float32`, `torch.float32`, `fp32` and `float` all map to `f32`.
     """
     return _NAMED.get(name)
 

@@ -45,8 +45,8 @@ class Expected:
             values: the dims that earlier tensors of the call determined. The dims of this tensor are added.
 
         Raises:
-            ContractError: the value is not a tensor, differs from this specification, or gives a dim another value than
-                an earlier tensor.
+            ContractError: the value is not a tensor, differs from this specification, or its size implies another
+                value of a dim than an earlier tensor.
         """
         found = getattr(tensor, "dtype", None)
         if (dtype := short_dtype(found)) != self.dtype:

@@ -30,7 +30,7 @@ from fuseconv.untrusted.plain_pickle import load_plain_pickle
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 LARGEST = 1024
-"""The largest generated size of a dim. Attention needs quadratic memory: 12 heads of 1024 x 1024 in f64 take 100 MB."""
+"""The largest generated size of a dim. Attention uses quadratic memory: 12 heads of 1024 x 1024 in f64 take 100 MB."""
 
 _EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
 

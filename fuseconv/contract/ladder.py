@@ -22,7 +22,7 @@ LARGEST = 1024
 
 MOST = 4096
 """The maximum number of combinations of sizes from which the rungs are chosen. With many dims, each dim gets fewer
-sizes. If even two sizes per dim give more combinations, all dims grow together."""
+sizes. If even two sizes per dim result in more combinations, all dims grow together."""
 
 TOGETHER = 64
 """The number of steps from the smallest to the largest sizes if all dims grow together."""

@@ -98,7 +98,7 @@ class Contract:
 
         Raises:
             ContractError: the number or names of the arguments are wrong; or a tensor has a wrong dtype, device, rank
-                or size; or two axes give a dim different values.
+                or size; or the sizes of two axes imply different values of a dim.
         """
         tensors = tuple(args) if not kwargs and len(args) == len(self.inputs) else self._ordered(args, kwargs)
         kind = tuple(

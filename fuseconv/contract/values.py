@@ -18,7 +18,7 @@ Kind = Literal[
 """The kinds of values, which `values` describes. A tensor to which a kind does not apply gets random values."""
 
 SPECIAL: tuple[Kind, ...] = ("NaN", "infinities", "extremes")
-"""The kinds for which other runtimes may give other results than PyTorch."""
+"""The kinds for which the results of other runtimes may differ from PyTorch's."""
 
 LARGE = 16.0
 """The factor by which "large" floats exceed standard normal values. Large floats are far in the tails of every

@@ -2,7 +2,7 @@
 
 Aliases are followed from each in-place write through the ops that return views. An op's schema declares which arguments
 its results may alias. The schema of a composite op may omit an alias, so the op runs on fake tensors, and the storages
-of its operands and results are compared. A graph without in-place writes needs none of this work.
+of its operands and results are compared. For a graph without in-place writes, nothing of this is computed.
 """
 
 from __future__ import annotations

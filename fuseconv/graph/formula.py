@@ -1,4 +1,4 @@
-"""Formulas that give the elements of a tensor in terms of their indices and of symbolic sizes.
+"""Defines formulas, which express the elements of a tensor in terms of their indices and of symbolic sizes.
 
 A formula is a number (a sympy expression), a condition (`Truth`), or a selection between two numbers (`Choice`).
 """
@@ -45,7 +45,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection: the number `yes` if the condition holds, else the number `no`."""
+    """A selection between two numbers: the value is `yes` if the condition holds, else `no`."""
 
     condition: Truth
     yes: sympy.Expr

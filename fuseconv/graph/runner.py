@@ -10,7 +10,7 @@ from torch.fx import Interpreter, Node, map_arg
 class Runner(Interpreter):
     """A variant of `torch.fx.Interpreter` without the progress bar, logs and annotated errors.
 
-    These features take longer than a small op.
+    For a small op, these features would take longer than the op itself.
     """
 
     def run(self, *operands: Any) -> Any:  # type: ignore[override]  # no options

@@ -21,7 +21,7 @@ from fuseconv.numerics.deviation import Deviation, deviation, device_of
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The tolerance of a dtype.
+    """The tolerance for outputs of one dtype.
 
     Attributes:
         rtol: the relative tolerance of the `allclose` test against the original's output.

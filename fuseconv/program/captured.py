@@ -18,8 +18,8 @@ class Program:
     """A captured program, its contract, and the original model.
 
     Attributes:
-        exported: the program. It takes a flat list of tensors and returns a flat list of tensors. Its placeholders have
-            the input names of the contract.
+        exported: the program. It accepts and returns a flat list of tensors. Its placeholders are named like the inputs
+            of the contract.
         contract: the declared inputs and outputs. An integer input that indexes an embedding has a range of values. In
             `fuse`, the contract contains only the device, because a call of `fuse` may pass constants and sizes such as
             `2 * dim + 1`, which a contract cannot express; `fusing.call` defines the valid arguments instead.

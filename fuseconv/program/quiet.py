@@ -39,9 +39,9 @@ def _handlers() -> Iterator[logging.Handler]:
 
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
-    """Rejects every log record."""
+    """A logging filter that rejects every log record."""
     return False
 
 
 def _unprinted(*_: object, **__: object) -> None:
-    """Replaces `print` and prints nothing."""
+    """A replacement for `print` that prints nothing."""

@@ -1,6 +1,6 @@
 """Handles dims with a step, such as `height:32..512:32`, of which only multiples of the step are valid.
 
-The functions find the steps that a model needs, express a dim with a step for torch.export, and check the exported
+The functions find the steps that a model requires, express a dim with a step for torch.export, and check the exported
 program. The check is needed because of a gap in torch.export (torch 2.13). It raises an error if a model constrains a
 plain dim. But a dim with a step is exported as the step times another dim, and torch.export silently narrows this other
 dim and keeps the branch that the example takes. Therefore the recorded guards are checked here.
@@ -55,7 +55,7 @@ class NarrowedError(Exception):
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
-    """Finds the steps that the dims of a contract need so that a model runs at their sizes without an error.
+    """Finds the step of each dim of a contract with which a model runs, if the model fails without steps.
 
     First finds one step with which the model runs if all dims use it. Then reduces the step of each dim, one dim after
     the other, to the smallest step with which the model still runs.
@@ -65,7 +65,7 @@ def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim,
         runs: a function that returns whether the model accepts tensors with the example sizes of a contract.
 
     Returns:
-        The dims that need a step above 1, with this step. Empty if the model runs with no step in `TRIED`.
+        The dims that require a step above 1, with this step. Empty if the model fails with all steps in `TRIED`.
     """
     names = list(contract.dims())
     step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)

@@ -1,4 +1,4 @@
-"""Converts an exported program to the flat calling convention: it takes tensors and returns a tuple of tensors.
+"""Converts an exported program to the flat calling convention: positional tensors in, a tuple of tensors out.
 
 torch.export stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
 program whose tree specs reference a library's class cannot be loaded without the library. The graph itself is already
@@ -58,7 +58,7 @@ def flatten(
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
         names: the names of the inputs, in the desired order. None keeps the program's names.
-        call: for each name in `names`, the keyword with which the given program takes the input, or "" if the input is
+        call: for each name in `names`, the keyword with which the given program expects the input, or "" if it is
             positional. Empty if all inputs are positional.
         examples: one example tensor per input, which is stored in the new program. None stores no examples.
 
@@ -131,7 +131,7 @@ def drop_detach(exported: ExportedProgram) -> None:
 
 
 def is_plain(exported: ExportedProgram) -> bool:
-    """Returns whether a program takes only positional tensors, without containers, keywords or constants."""
+    """Returns whether all inputs of a program are positional tensors, not containers, keywords or constants."""
     users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     flat = pytree.tree_structure((tuple(range(len(users))), {}))
     return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)

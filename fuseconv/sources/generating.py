@@ -26,7 +26,7 @@ KNOWN = ("encode", "prefill", "decode")
 """The names of the methods, in the order in which they are called. Only a model with an encoder has `encode`."""
 
 DEFAULT_LENGTH = 512
-"""The default capacity of the key-value cache, in tokens, of a model whose config gives no number of positions."""
+"""The default capacity of the key-value cache, in tokens, of a model whose config specifies no number of positions."""
 
 LARGEST_LENGTH = 2048
 

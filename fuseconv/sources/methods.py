@@ -14,7 +14,7 @@ import torch
 from fuseconv.errors import UsageError
 
 MODULE = "module"
-"""The attribute of a `Method` that holds the module."""
+"""The name of the attribute of a `Method` that contains the wrapped module."""
 
 
 class Method(torch.nn.Module):

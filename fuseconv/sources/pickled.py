@@ -19,7 +19,7 @@ from fuseconv.untrusted.files import open_plain
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads a pickled module, or a checkpoint that holds a state dict among other objects.
+    """Reads a pickled module, or a training checkpoint that contains a state dict among other objects.
 
     Raises:
         RefusedError: pickles are not trusted. The error lists the unsafe globals.

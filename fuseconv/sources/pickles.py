@@ -79,7 +79,7 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
 
 
 def checkpoint_key(data: bytes) -> str:
-    """Returns the key under which the pickle of a dict seems to hold a state dict, or "".
+    """Returns the key under which a pickled dict probably contains a state dict, or "" if none is found.
 
     `unsafe_globals` must have accepted the pickle as complete.
     """

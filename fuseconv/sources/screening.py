@@ -1,4 +1,4 @@
-"""Screens a zip file before torch reads it.
+"""Checks a zip file for damage and malicious contents before torch reads it.
 
 The parser starts at the end-of-central-directory record, so that a million entries are rejected before anything parses
 them. An archive with a prefix, comment or gap is rejected, so that every zip reader sees the same members.
@@ -39,7 +39,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits for a zip file.
+    """The limits on the size of a zip file and of its contents.
 
     Attributes:
         entries: the maximum number of members. A model of 100,000 tensors fits.
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a screened zip.
+    """One member of a zip file that passed `screen_zip`.
 
     Attributes:
         name: the path of the member within the zip file.

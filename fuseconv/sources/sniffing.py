@@ -109,7 +109,7 @@ def pickle_names(path: Path) -> tuple[str, ...]:
 
 
 def key_of_checkpoint(path: Path) -> str:
-    """Returns the key under which a pickle seems to hold a state dict, or "", for error messages."""
+    """Returns the key under which a pickle probably contains a state dict, or "" if none is found."""
     return checkpoint_key(_zipped_pickle(path)) if container(path)[0] == "zip" else ""
 
 

@@ -164,7 +164,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Loads all tensors into the module.
+    """Loads all tensors of a state dict into a module.
 
     Tensors that are tied in the module may occur in the file under only one of their names.
 

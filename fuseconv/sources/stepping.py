@@ -81,7 +81,7 @@ class Step(torch.nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, past_length: Tensor, past_mask: Tensor, *past: Tensor
     ) -> dict[str, Tensor]:
-        """Returns the logits and the state by name."""
+        """Runs the model on the new tokens, and returns the logits and the state by output name."""
         cache = _filled(self.module, self.length, past_length, past)
         places = torch.arange(input_ids.shape[1], device=input_ids.device) + past_length
         mask = past_mask.index_copy(1, places, attention_mask)
@@ -108,7 +108,7 @@ class FirstStep(torch.nn.Module):
         self.masked = masked
 
     def forward(self, decoder_input_ids: Tensor, encoder_hidden_states: Tensor, *rest: Tensor) -> dict[str, Tensor]:
-        """Returns the logits, the state and the cross-attention by name."""
+        """Runs the decoder on the first token, and returns the logits, the state and the cross-attention by name."""
         from transformers import DynamicCache
 
         mask, past_length, past = _unmasked(rest, masked=self.masked)
@@ -137,7 +137,7 @@ class NextStep(torch.nn.Module):
         self.size = model.get_encoder().config.hidden_size
 
     def forward(self, decoder_input_ids: Tensor, *rest: Tensor) -> dict[str, Tensor]:
-        """Returns the logits and the state by name."""
+        """Runs the decoder on one token, and returns the logits and the state by output name."""
         from transformers import DynamicCache
 
         mask, past_length, tensors = _unmasked(rest, masked=self.masked)

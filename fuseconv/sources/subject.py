@@ -31,14 +31,13 @@ logger = logging.getLogger("fuseconv")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model ready to be captured.
+    """A model that is ready to be captured, with its inputs.
 
     Attributes:
         module: the module in eval mode, on the device of the contract.
         examples: one tensor per contract input, positional.
         contract: the inputs. Outputs are named during capture.
-        call: the keyword with which `module` takes each input, or "" for a positional input; () if all inputs are
-            positional.
+        call: for each input, its keyword, or "" if the input is positional. () if all inputs are positional.
         source: the format: pt2, torchscript, pickle, state-dict or huggingface.
         sha256: the hash of the source file, or of the files of the folder in order.
         original: the user's callable, if it is not `module` itself but the object from which `module` was made.
@@ -57,7 +56,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of reading one format.
+    """A model as read from its files, before `prepare` determines its final inputs.
 
     Attributes:
         module: the module to export.

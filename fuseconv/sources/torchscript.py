@@ -1,6 +1,6 @@
 """Reads TorchScript archives and converts them to exported programs.
 
-Reading an archive runs code.
+Reading an archive may run code from it, so the user must trust the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuseconv.untrusted.loads import require_loads
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads a traced or scripted module.
+    """Reads a traced or scripted module and converts it to an exported program.
 
     Raises:
         RefusedError: TorchScript is not trusted.

@@ -63,7 +63,7 @@ _NO_NEW_PRIVILEGES = 38
 def confine() -> None:
     """Sandboxes this process and all its threads. The sandbox cannot be left.
 
-    Load the modules that the process needs before the call.
+    Before this call, load the modules that the process uses.
 
     Raises:
         OSError: the system rejects the system call filter.

@@ -8,7 +8,7 @@ from typing import Literal
 Container = Literal["safetensors", "zip", "pickle", "tar", "native", ""]
 
 HEAD = 262
-"""The number of bytes at the start of a file that detection needs."""
+"""The number of bytes at the start of a file from which the format is detected."""
 
 LARGEST_HEADER = 100_000_000
 """The maximum size in bytes of the header of a safetensors file."""

@@ -1,6 +1,7 @@
 """The program that `loads` runs in a separate process: loads a TorchScript archive, and reports damage on stdout.
 
-This module imports little, to start quickly: importing `fuseconv.sources` would take a third longer.
+This module imports few modules, so that the process starts quickly: importing `fuseconv.sources` would take a third
+longer.
 """
 
 from __future__ import annotations

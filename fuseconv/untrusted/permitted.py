@@ -96,7 +96,7 @@ _LAYOUTS = re.compile(
 """Matches ops on tensors that are not strided: sparse, nested, quantized, or library-specific."""
 
 _PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
-"""Matches ops that take data which another op has packed, or a library's workspace buffer."""
+"""Matches ops that expect data packed by another op, or a library's workspace buffer."""
 
 _trusted = False
 

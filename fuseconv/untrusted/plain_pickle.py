@@ -19,7 +19,7 @@ def load_plain_pickle(file: IO[bytes]) -> Any:
 
     Raises:
         pickle.UnpicklingError: the file is damaged, or contains an object that `weights_only=True` does not allow.
-        MemoryError: the file needs more memory than is available.
+        MemoryError: reading the file requires more memory than is available.
     """
     try:
         return torch.load(file, map_location="cpu", weights_only=True)

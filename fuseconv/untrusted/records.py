@@ -35,7 +35,7 @@ class _Storages(pickle.Unpickler):
     """An unpickler that runs no code from the pickle, and records the tensor storages that the pickle references.
 
     Attributes:
-        found: the key of each storage and the size in bytes that its tensor needs.
+        found: for each storage, its key and the number of bytes that its tensor requires.
     """
 
     def __init__(self, file: Any) -> None:
@@ -56,7 +56,7 @@ class _Storages(pickle.Unpickler):
 
 
 def short_record(path: Path) -> str:
-    """Returns a message about the first record that contains fewer bytes than its tensor needs.
+    """Returns a message about the first record that contains fewer bytes than its tensor requires.
 
     Returns an empty string if all records are long enough.
 
