@@ -139,6 +139,7 @@ def _disagreement(
     original: Original,
     differs: Callable[[Mapping[str, int]], str],
 ) -> UnsupportedError:
+    """Finds out why a program differs from the model at the sizes `tried`, and returns the error with a fix."""
     where, at = type(original.module).__name__, sizes_text(tried)
     inputs, first = draw_taken(original, contract, tried, seed=0)
     if difference(original(*inputs), first, contract.outputs, first):

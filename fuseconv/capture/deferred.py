@@ -47,6 +47,7 @@ def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram
 
 
 def _proved(export: Callable[[bool], ExportedProgram]) -> ExportedProgram | None:
+    """Exports with guards as assertions, and returns the program if all of these are proved and removed, else None."""
     try:
         exported = export(True)
     except Exception as error:  # noqa: BLE001 - the error without assertions is more helpful

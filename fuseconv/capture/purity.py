@@ -67,6 +67,7 @@ def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _copy_first(graph: torch.fx.Graph, owner: torch.fx.Node) -> None:
+    """Inserts a clone of a placeholder at the start of the graph, and makes all users of it use the clone."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
         copy = graph.call_function(torch.ops.aten.clone.default, (owner,))

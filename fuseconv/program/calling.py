@@ -130,4 +130,5 @@ def _spelled_out(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 
 def _wrong(takes: str, names: Sequence[str], where: str, fix: str) -> UsageError:
+    """Returns the error for inputs that `forward` does not accept. `takes` describes the parameters of `forward`."""
     return UsageError(f"{takes}, but the inputs are ({', '.join(names)})", where=where, fix=fix)

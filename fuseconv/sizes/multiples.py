@@ -78,6 +78,7 @@ def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim,
 
 
 def _takes(contract: Contract, steps: Mapping[str, int], runs: Callable[[Contract], bool]) -> bool:
+    """Returns whether a model runs if the dims of a contract have these steps. False if a range has no multiple."""
     stepped = {name: _stepped(dim, steps) for name, dim in contract.dims().items()}
     return all(dim.min <= dim.max for dim in stepped.values()) and runs(contract.with_dims(stepped))
 

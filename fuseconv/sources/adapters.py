@@ -81,6 +81,7 @@ def _sum(
     config: Mapping[str, Any],
     folder: Path,
 ) -> torch.Tensor:
+    """Returns `weight` plus the scaled product of an adapter's factors `a` and `b`, in the dtype of `weight`."""
     if weight.dim() != 2 or a.dim() != 2 or b.dim() != 2:
         raise UnsupportedError("the adapter changes a weight that is not a matrix", where=str(folder), fix=_MERGE)
     if b.shape[1] != a.shape[0]:

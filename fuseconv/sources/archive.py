@@ -254,6 +254,7 @@ def _screen_pickle(path: Path, member: Member) -> None:
 
 
 def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
+    """Returns the unsafe globals of the pickle in a torch.save file that is a member of an archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as nested:
             pickles = [name for name in nested.namelist() if name.endswith(".pkl")]

@@ -151,6 +151,7 @@ _PLAIN: Mapping[str, Any] = {
 
 
 def _step(module: Any, length: int, *, one: bool) -> Loaded:
+    """Builds `prefill`, or `decode` if `one` is true, of a decoder-only model with a cache of `length` tokens."""
     batch = Dim("batch", 1, 64)
     tokens: int | Dim = 1 if one else Dim("seq", 2, length)
     vocabulary = module.config.get_text_config().vocab_size
@@ -165,10 +166,12 @@ def _step(module: Any, length: int, *, one: bool) -> Loaded:
 
 
 def _encode(module: Any, _length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:
+    """Builds `encode` of an encoder-decoder model: the encoder with its own inputs."""
     return Loaded(of_part(module, module.get_encoder()), inputs, call=tuple(spec.name for spec in inputs))
 
 
 def _first(module: Any, length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:
+    """Builds `prefill` of an encoder-decoder model, which processes the first token of the decoder."""
     batch, seq, mask = _encoded(module, inputs)
     hidden = TensorSpec("encoder_hidden_states", _float(module), (batch, seq, module.get_encoder().config.hidden_size))
     specs = (_decoder_tokens(module, batch), hidden, *mask, _past_length(0), *_past(module, length, batch))
@@ -176,6 +179,7 @@ def _first(module: Any, length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:
 
 
 def _next(module: Any, length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:
+    """Builds `decode` of an encoder-decoder model, which processes one more token of the decoder."""
     batch, seq, mask = _encoded(module, inputs)
     past = _past(module, length, batch)
     shapes = [(*spec.shape[:2], seq, spec.shape[3]) for spec in past]
