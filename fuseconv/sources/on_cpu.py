@@ -65,7 +65,8 @@ def on_cpu(path: Path) -> Iterator[Path]:
         raise FileError(
             what,
             where=str(error.filename or path),
-            fix="free disk space in the folder that the environment variable TMPDIR names",
+            fix="free up disk space in the directory given by the TMPDIR environment variable, "
+            "or set TMPDIR to another directory",
         ) from error
 
 
