@@ -1,4 +1,4 @@
-"""Finds attention in all its spellings: softmax(scores) v, where the scores are a product that is scaled and masked.
+"""Finds attention, however a model writes it: softmax(scores) @ v, where the scores are a scaled and masked q @ k.T.
 
 Any number of steps, such as scaling, biasing and masking, may follow the product of queries and keys, in any order.
 scores.py reads these steps, and attention_call.py creates the call that replaces the whole attention.
@@ -54,7 +54,7 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Match | NearMiss]:
 
 
 def _to_values(softmax: Node) -> tuple[Node, ...] | None:
-    """Returns the ops that follow a softmax: conversions and views, then the product of the weights and the values.
+    """Returns the ops after a softmax: dtype conversions and views, then the matrix product of weights and values.
 
     Returns None if no such product follows, or if the softmax or an op before the product has other users.
     """

@@ -37,12 +37,12 @@ all scores does not change the weights."""
 def attention_call(
     workspace: Workspace, scores: Scores, values: Node, *, safe: bool
 ) -> tuple[dict[str, Any], list[Line]]:
-    """Returns the call that computes softmax(scores) v.
+    """Creates the lines that compute softmax(scores) @ values with one attention call.
 
     Args:
-        workspace: the graph.
-        scores: the scores.
-        values: the values, of shape [..., keys, width].
+        workspace: the graph that contains the scores and the values.
+        scores: the product of queries and keys, and the steps applied to this product.
+        values: the node of the attention values, of shape [..., keys, width].
         safe: whether the softmax gives weights of 0 instead of NaN in a row whose scores are all -inf.
 
     Returns:
@@ -62,11 +62,11 @@ def attention_call(
 
 
 class _Mask(NamedTuple):
-    """A mask under construction.
+    """The mask built from the steps processed so far.
 
     Attributes:
-        name: the name of the mask in the lines. Empty while no step has contributed to the mask.
-        rank: the rank of the mask.
+        name: the name that the generated lines bind to the mask. Empty while no step has contributed to the mask.
+        rank: the number of dims of the mask.
         keys: whether the mask may have different values for different keys.
     """
 
@@ -91,7 +91,7 @@ class _Call:
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
-        """Returns the name of a node or list among the operands. Adds it to the operands if necessary."""
+        """Returns the name of a node or list in the operands. Adds the node or list if it is missing."""
         if isinstance(value, Node) and value in self._names:
             return self._names[value]
         name = f"x{next(self._count)}"
@@ -101,13 +101,13 @@ class _Call:
         return name
 
     def make(self, op: str, *args: Any) -> str:
-        """Adds a line that calls an op, and returns the name of its result."""
+        """Adds a line that calls an op, and returns the name that the line binds to the op's result."""
         name = f"h{next(self._count)}"
         self.lines.append(f"{name} = aten.{op}({', '.join(map(str, args))})")
         return name
 
     def write(self, values: Node, *, safe: bool) -> None:
-        """Adds all lines of the attention call. The last line binds the result `o`."""
+        """Generates all lines of the attention call. The last line binds the name `o` to the result."""
         self.check_views()
         q, k = self.read(self.scores.left), self.read(self.scores.right)
         k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
@@ -144,8 +144,8 @@ class _Call:
     def mask(self) -> tuple[_Mask | None, str]:
         """Returns the mask and the name of a bool tensor that is true for fully masked rows.
 
-        The mask is None if the scores are neither masked nor biased. The name is empty if fully masked rows need no
-        special treatment.
+        The mask is None if the scores are neither masked nor biased. The name is empty if fully masked rows do not
+        require special treatment.
         """
         fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
         for fill in fills:
@@ -158,7 +158,7 @@ class _Call:
         return self.sum_of_all(fills)
 
     def fill_alone(self, fill: Step) -> tuple[_Mask, str]:
-        """Returns the mask for a single fill, and the name of a bool tensor that is true for fully masked rows, or "".
+        """Returns the mask for a single fill, and the name of a bool tensor that marks fully masked rows, or "".
 
         The mask is a bool tensor, unless the fill is finite and a row may be fully masked. Then it is a float tensor.
         """
@@ -171,7 +171,7 @@ class _Call:
         return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
 
     def sum_of_all(self, fills: list[Step]) -> tuple[_Mask, str]:
-        """Returns the mask for any steps: the result of applying them to 0. Also returns the name as `mask` does."""
+        """Returns the mask that results from applying all steps to 0, and the name of fully masked rows; see `mask`."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
         bias, shape = _Mask("", 0, keys=False), ""
@@ -199,7 +199,7 @@ class _Call:
         """Clamps the mask to values that kernels accept, and finds the rows that are all -inf.
 
         Args:
-            mask: the mask.
+            mask: the mask to clamp.
             least: a lower bound of the mask's values.
 
         Returns:
@@ -232,13 +232,13 @@ class _Call:
         return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
-        """Applies a view of the scores to the mask.
+        """Applies a view op, which the model applies to the scores, to the mask.
 
         Args:
             bias: the mask before the view.
             shape: the name of a tensor of zeros that has the shape of the scores except for a single key. Empty before
                 the first view.
-            step: the view.
+            step: the step of kind `view` to apply.
 
         Returns:
             The mask after the view, and the name of the tensor of zeros after the view.
@@ -255,7 +255,7 @@ class _Call:
         return bias, self.reshape(op, shape, narrow)
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
-        """Adds a line that calls a view op, and returns the name of its result.
+        """Adds a line that calls a view op on the mask, and returns the name that the line binds to the result.
 
         `view` becomes `reshape`, because the mask may not have the strides that `view` requires.
         """
@@ -273,8 +273,8 @@ class _Call:
         """Returns the value to use in the mask for a fill that may mask a whole row.
 
         Args:
-            fill: the fill.
-            terms: the range of the added terms.
+            fill: the step that fills masked scores with a value.
+            terms: the range of all terms that the model adds to the scores.
 
         Raises:
             Refused: in a fully masked row, the scores or another mask would affect the result.
@@ -316,7 +316,7 @@ def _is_small(terms: Range, fill: Step) -> bool:
 
 
 def _is_exact(node: Node) -> bool:
-    """Returns whether converting a tensor to the dtype of the queries is exact: it has integers or was just widened."""
+    """Returns whether a cast to the queries' dtype is exact: the node is not a float, or is itself a widening cast."""
     if not node.meta["val"].is_floating_point():
         return True
     if not is_call(node) or op_name(node.target) != "aten.to.dtype":
@@ -327,7 +327,7 @@ def _is_exact(node: Node) -> bool:
 
 
 def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:
-    """Returns the range of the mask's values. `fills` says whether the fill values are included."""
+    """Returns the range of the mask's values. `fills` says whether the range includes the fill values."""
     found: Range = (0.0, 0.0)
     for step in scores.steps:
         if step.kind == "term":

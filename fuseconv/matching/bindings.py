@@ -15,10 +15,10 @@ from fuseconv.rulebook.refused import Refused
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
-    """Returns an argument of a node as a JSON value.
+    """Converts an argument of a node to a JSON value.
 
     Args:
-        value: the argument.
+        value: the argument to convert: a node, a literal, or a list of these.
         name: maps a node to the name under which plan.json refers to it.
 
     Raises:
@@ -47,8 +47,8 @@ def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
     """Returns the argument that a JSON value represents. The inverse of `to_binding`.
 
     Args:
-        binding: the JSON value.
-        nodes: maps a name to the node.
+        binding: the JSON value to convert.
+        nodes: returns the node that has a given name.
 
     Raises:
         Refused: the JSON value is of an unknown kind, or refers to a node that does not exist.

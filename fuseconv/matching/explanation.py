@@ -1,4 +1,6 @@
-"""Explains a plan rule by rule: where a rule is applied, where it is rejected and why, and its nearest miss.
+"""Explains a plan rule by rule: where the rule is applied, where it is rejected and why, and its nearest miss.
+
+A miss is a subgraph that a rule matches only partly, or matches but may not replace.
 
 `docs/explain.schema.json` is the schema of the output of `fuseconv explain --json`. The schema is generated from the
 classes below.
@@ -145,12 +147,12 @@ def _explained(
 
 
 def _distance(miss: Miss) -> tuple[float, int]:
-    """Returns a sort key that puts the most complete match first. Among equals, more matched ops come first."""
+    """Returns a key that sorts misses by the share of the pattern that matched, then by the number of matched ops."""
     return 1 - miss.matched / max(miss.ops, 1), -miss.matched
 
 
 def alike(misses: Sequence[Miss]) -> list[tuple[Miss, int]]:
-    """Groups misses whose reasons differ only in numbered names. Returns each group's first miss and its size."""
+    """Groups misses whose reasons differ only in numbered names. Returns the first miss and the size of each group."""
     groups: dict[str, list[Miss]] = {}
     for miss in misses:
         groups.setdefault(re.sub(r"_\d+\b|\bs\d+\b", "", miss.reason), []).append(miss)

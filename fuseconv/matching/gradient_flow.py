@@ -1,7 +1,8 @@
 """Checks that a replacement in a trainable program passes gradients to the same operands as the matched nodes.
 
-The check runs both on fake tensors that require gradients and follows the autograd graph of each result back to the
-operands. It detects, for example, a rule that drops a `detach`, whatever op detaches the value.
+The check runs the matched nodes and the replacement on fake tensors that require gradients, and follows the autograd
+graph of each result back to the operands. It detects, for example, a rule that drops a `detach`, whatever op detaches
+the value.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def check_gradients(
     """Checks that each result passes gradients to the same operands before and after the replacement.
 
     Args:
-        matched: the nodes to replace.
-        operands: the operands of the matched nodes.
+        matched: the nodes that the replacement replaces.
+        operands: the nodes outside the match whose values the matched nodes use.
         results: maps each replaced name to the node whose value is replaced.
-        replacement: the replacement of the nodes.
-        workspace: the graph.
+        replacement: the ops to insert, with their fake results.
+        workspace: the graph that contains the matched nodes.
 
     Raises:
         Refused: a gradient reaches an additional operand, or no longer reaches an operand.
@@ -104,7 +105,7 @@ def _replaced(replacement: Replacement, values: dict[Node, Any]) -> dict[str, An
 
 
 def _reached(result: Any, leaves: Mapping[Node, Tensor]) -> frozenset[Node]:
-    """Returns the operands whose leaf tensors the autograd graph of a result reaches."""
+    """Returns the operands to which a backward pass from a result would propagate gradients."""
     start = getattr(result, "grad_fn", None)
     seen, queue, found = {start}, [start], set()
     while queue:

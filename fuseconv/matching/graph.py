@@ -58,7 +58,7 @@ _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR
 
 @dataclass(frozen=True)
 class Deferred:
-    """A constant that is computed at conversion: a call of an op on constants."""
+    """An op call on constants, whose result the conversion computes and stores as a new constant."""
 
     op: Any
     args: tuple[Any, ...]
@@ -78,7 +78,7 @@ class Exported(Protocol):
 
     @property
     def graph_signature(self) -> ExportGraphSignature:
-        """The meaning of each placeholder and output."""
+        """The role of each placeholder (parameter, buffer, constant or input) and of each output."""
 
     @property
     def state_dict(self) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ class Workspace:
         ranges: maps each symbolic size to its declared range.
         mode: the fake mode of the program's values. None for a program without tensors.
         trainable: whether parameters and buffers may change and gradients must be preserved.
-        aliases: the alias analysis, which knows the memory that the graph mutates.
+        aliases: the alias analysis, which records the memory that the graph mutates.
         results: a cache of the results of ops on fake tensors; see `run`.
     """
 
@@ -196,7 +196,7 @@ class Workspace:
         return known
 
     def deferred(self, node: Node) -> Deferred | None:
-        """Returns the call that computes a constant, or None if the node is not a constant or its value is known."""
+        """Returns the op call that computes a constant, or None if the node is no constant or is already computed."""
         known = self._constants.get(node.name) if node.op == "placeholder" else None
         return known if isinstance(known, Deferred) else None
 
@@ -215,8 +215,9 @@ class Workspace:
     def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, fake: torch.Tensor) -> Node:
         """Returns a constant node for the result of an op on constants. The value is computed when it is first needed.
 
-        The same op on the same constants gives the same node, so that two matches keep sharing a weight. Each node gets
-        its own copy of the fake value `fake`, because torch treats placeholders with the same value as one parameter.
+        Calls of the same op on the same constants return the same node, so that two matches keep sharing a weight.
+        Each node gets its own copy of the fake value `fake`, because torch treats placeholders with the same value as
+        one parameter.
         """
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
@@ -235,7 +236,7 @@ class Workspace:
         return node
 
     def run(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Runs an op on fake tensors, for all sizes, and returns the result, which is cached.
+        """Runs an op on fake tensors with symbolic sizes, and returns the result. Results are cached.
 
         The cache key contains the op, its other arguments, and the dtypes, shapes and strides of its tensors.
 
@@ -243,7 +244,7 @@ class Workspace:
         sizes takes a millisecond. A placeholder must have its own fake value.
 
         Raises:
-            GuardError: the op needs a guard that the program does not have.
+            GuardError: the op requires a guard that the program does not contain.
             ValueError: the op would terminate the process.
         """
         check_call(op, args)
@@ -256,7 +257,7 @@ class Workspace:
         return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """Returns a mapping from node names to tensors, with all constants computed here that still have users."""
+        """Returns the computed constants that still have users, as a mapping from node names to tensors."""
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}
@@ -289,7 +290,7 @@ class Workspace:
         return node
 
     def find(self, name: str) -> Node | None:
-        """Returns the node that `node` returns for a name, or None if the node does not exist or a step removed it."""
+        """Returns the same node as `node`, or None if no node has this name or a step has removed the node."""
         node = self._nodes.get(name)
         current = None if node is None else self.current(node)
         return None if current is None or current._erased else current
@@ -311,8 +312,8 @@ class Workspace:
     def name_used_by(self, user: Node, operand: Node) -> str:
         """Returns the name by which a step refers to an operand of `user`: its name before any step replaced it.
 
-        The name resolves to the operand whether or not the replacing steps are executed. So a plan stays valid if these
-        steps are removed from it.
+        The name resolves to the operand whether or not the replacing steps are executed. So the plan stays valid if
+        these steps are removed.
         """
         return self._read_as.get(user, {}).get(operand) or self.name(operand)
 
@@ -329,7 +330,7 @@ class Workspace:
         return node
 
     def refer(self, node: Node, reference: str) -> str:
-        """Registers a name for a node that a step created, and returns the name, with a suffix if it was taken."""
+        """Registers a name for a node that a step created. Returns the name, with a suffix if the name was taken."""
         taken = sum(known.partition("~")[0] == reference for known in self._nodes) if reference in self._nodes else 0
         reference = f"{reference}~{taken + 1}" if taken else reference
         self._nodes[reference] = node
@@ -352,7 +353,7 @@ class Workspace:
         self.graph.erase_node(node)
 
     def relay(self, node: Node, fake: Any) -> None:
-        """Sets the fake value of a node whose strides changed."""
+        """Replaces the fake value of a node whose strides have changed."""
         self._changed[node] = None
         node.meta["val"] = fake
 
@@ -366,7 +367,7 @@ class Workspace:
                 self.erase(node)
 
     def _touch(self, *nodes: Node) -> None:
-        """Records that nodes are new or erased, or that their operands or users changed, for `take_changed`."""
+        """Marks nodes as created, erased or changed, so that the next `take_changed` returns these nodes."""
         noted = dict.fromkeys(nodes)
         self._changed.update(noted)
         self._loose.update(noted)

@@ -24,7 +24,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
 
     Args:
         changed: maps each replaced node to its new fake value.
-        workspace: the graph.
+        workspace: the graph in which the new strides are propagated.
         restores: whether new strides may reach outputs that were contiguous, because the caller will call
             `restore_outputs`.
 
@@ -57,7 +57,7 @@ def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
     """Copies each output of the program whose strides have changed to contiguous memory.
 
     Args:
-        workspace: the graph.
+        workspace: the graph, to which the copies are added.
         before: maps each output node to its fake value before the change. Outputs whose strides changed must have been
             contiguous.
     """

@@ -33,8 +33,8 @@ def same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
     """Returns whether an argument equals a literal of a rule.
 
     Args:
-        literal: the literal of the rule.
-        actual: the argument in the graph.
+        literal: the literal that the rule expects.
+        actual: the argument of the graph node.
         rank: if the literal is an axis, the rank of the tensor, so that -1 equals rank - 1. None for other literals.
     """
     expected = literal.value
@@ -62,8 +62,8 @@ def differs(literal: Literal, actual: Any, dtype: torch.dtype | None) -> bool:
     float32.
 
     Args:
-        literal: the literal of the rule.
-        actual: the argument in the graph.
+        literal: the literal that the rule expects.
+        actual: the argument of the graph node.
         dtype: the dtype of the op's result.
     """
     expected = literal.value

@@ -60,7 +60,7 @@ class Lock(BaseModel):
 
 @dataclass(frozen=True)
 class Change:
-    """A difference from the lock: one rule has another number of matches in one module, with the reason."""
+    """A difference from the lock: a rule's number of matches in a module has changed. Includes the reason."""
 
     rule: str
     module: str
@@ -77,7 +77,7 @@ def count_matches(plan: Plan, program: Program) -> MatchCounts:
     """Returns the number of matches per rule and module that insert an op. Matches that only remove ops do not count.
 
     Args:
-        plan: the executed plan.
+        plan: the plan, whose executed steps are counted.
         program: the captured program, which records the module of each node.
     """
     modules = _modules(program)
@@ -121,7 +121,7 @@ def write_lock(
 
     Args:
         path: the lock file, which is created if it does not exist.
-        bundle: the name of the bundle.
+        bundle: the name of the bundle, under which the lock stores its entry.
         found: the number of matches by rule and module.
         chosen: the times of the targets and the choice per class of matches. None if nothing was measured.
         tactics: the `problems` of the bundle's tuning.json, or None.
@@ -149,10 +149,10 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
 
     Args:
         path: the lock file.
-        bundle: the name of the bundle.
-        plan: the plan to be executed.
-        program: the captured program.
-        known: the names of the rules in use.
+        bundle: the name of the bundle whose entry is compared with the plan.
+        plan: the plan of the current conversion.
+        program: the captured program, which records the module of each node.
+        known: the names of the rules in use, to report rules that are missing.
 
     Raises:
         FrozenError: a match is missing or new, or the lock has no entry for the bundle. The message lists the changes
@@ -229,7 +229,7 @@ def _modules(program: Program) -> Mapping[str, str]:
 
 
 def _module(name: str, modules: Mapping[str, str]) -> str:
-    """Returns the module of the node with this name, or of the node that it replaces."""
+    """Returns the module of the node with this name. A node created by a step belongs to the replaced node's module."""
     name = name.partition("/")[0]
     if name not in modules:
         name = max((known for known in modules if name.endswith(f"_{known}")), key=len, default="")
@@ -237,7 +237,7 @@ def _module(name: str, modules: Mapping[str, str]) -> str:
 
 
 def _module_of(step: Step, modules: Mapping[str, str]) -> str:
-    """Returns the innermost module that contains all nodes of a step."""
+    """Returns the path of the innermost module that contains all nodes matched by a step."""
     paths = [_module(name, modules).split(".") for name in step.nodes]
     common = []
     for parts in zip(*paths, strict=False):

@@ -1,4 +1,7 @@
-"""Detects rewrite cycles without a model: rule A inserts ops that rule B matches, and B inserts ops that A matches."""
+"""Detects rewrite cycles without a model: rule A inserts ops that rule B matches, and B inserts ops that A matches.
+
+Rule A leads to rule B if the ops that A inserts contain every op of B's pattern, connected in the same way.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,13 @@ from fuseconv.rulebook.rule_text import Apply, Call, Items, Literal, Name, Term
 def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     """Checks that rules of the same stage form no rewrite cycle.
 
-    Rule A leads to rule B if the replacement of A contains every op of the pattern of B, connected in the same way. A
-    rule that merges matches reduces their number, so it leads to no rule. Conditions count as true, because tensors are
-    not known here. A condition is false only if it requires a tensor and gets a number.
+    A rule that merges matches reduces their number, so it leads to no rule. Conditions count as true, because tensors
+    are not known here. A condition is false only if it requires a tensor and is applied to a number.
 
     The result is cached, so that a set of compiled rules is checked only once.
 
     Args:
-        rules: the alternatives of each rule.
+        rules: the compiled alternatives of each rule.
 
     Raises:
         RuleError: the rules form a cycle. The error names the rules of the cycle.
@@ -86,8 +88,8 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
     """Returns the names of the rules that a rule leads to, as the keys of a dict.
 
     Args:
-        rule: the rule.
-        called: all patterns, grouped by the ops that they need.
+        rule: the rule that inserts ops.
+        called: all patterns, grouped by the ops that a graph must contain for the pattern to match.
     """
     if rule.merge or rule.strides == "restored" or rule.stage == "search":
         return {}  # these end because of a shared operand, a layout or a limit, which the text does not show
@@ -98,7 +100,7 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
 
 
 def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
-    """Returns each call that a rule inserts, as (the names of its results, the call).
+    """Returns each op call that a rule inserts, as (the names bound to the results, the call).
 
     Lines that are evaluated at conversion insert no call.
     """
@@ -108,7 +110,7 @@ def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
 
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
-    """Returns whether the `replace` lines of a rule contain every line of a pattern. Any line may be the anchor."""
+    """Returns whether the ops that a rule inserts contain the whole pattern. The pattern may end at any inserted op."""
     made = {name: call for names, call in _made(rule) for name in names}
     for _, call in _made(rule):
         bound: dict[str, Term] = {}

@@ -35,13 +35,13 @@ class Match:
     """A match of a rule.
 
     Attributes:
-        rule: the rule.
+        rule: the rule that matched.
         nodes: the matched nodes in execution order, including the getitem nodes that select one of several results.
         captures: maps each pattern variable to a node, a literal, or a list of these.
         results: maps each replaced name of the pattern to the node whose value is replaced.
         saved: the number of passes over memory that the replacement saves: the number of matched ops minus the number
             of inserted ops. Inserted ops that return a single element or are evaluated at conversion do not count.
-        replace: the lines that replace the nodes.
+        replace: the lines of SSA text whose ops replace the nodes.
         literals: pairs of a float in the graph and the float of the rule that it matches. Only pairs that differ by
             more than the rounding error are listed.
     """
@@ -94,7 +94,7 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[
         no match.
 
     Raises:
-        RuleError: the pattern needs more than `BUDGET` comparisons at one node.
+        RuleError: matching the pattern takes more than `BUDGET` comparisons at one node.
     """
     anchors = dict.fromkeys(anchor for pattern in patterns for anchor in index.calls.get(pattern.lines[-1].op, ()))
     answers = [match_at(index, patterns, anchor) for anchor in anchors]
@@ -109,7 +109,7 @@ def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
     """Tries all alternatives of one rule at one node, and returns the first match or, if there is none, the near miss.
 
     Raises:
-        RuleError: the pattern needs more than `BUDGET` comparisons.
+        RuleError: matching the pattern takes more than `BUDGET` comparisons.
     """
     nearest: NearMiss | None = None
     read: set[Node] = {anchor}
@@ -193,7 +193,7 @@ def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
 
     Args:
         index: the index of the graph.
-        found: the candidate.
+        found: the candidate, whose replacement has not been checked yet.
         lines: the lines to substitute for the nodes of the candidate.
 
     Raises:
@@ -261,7 +261,7 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
 
     Args:
         changed: maps each replaced node to its new fake value.
-        workspace: the graph.
+        workspace: the graph that contains the nodes.
         strides: the field `strides` of the rule.
 
     Returns:

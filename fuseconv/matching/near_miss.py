@@ -1,4 +1,4 @@
-"""The longest partial match of a pattern at a node. Every node has one, but only a few are rendered as text."""
+"""The near miss: the longest partial match of a pattern at a node. Only a few near misses are rendered as text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Words: TypeAlias = Callable[[], tuple[str, str]]
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A partial match.
+    """The longest partial match of a rule's pattern at one node.
 
     Attributes:
         rule: the rule whose pattern was tried.
         anchor: the node at which the last line of the pattern was tried.
-        differs: the first node that differs.
+        differs: the first node that differs from the pattern.
         found: the number of ops of the pattern that were found.
         ops: the number of ops of the pattern.
-        words: a function that returns two texts: what the pattern expects and what the graph contains.
+        words: a function that returns two strings: what the pattern expects and what the graph contains.
         refused: whether the whole pattern matches but may not be replaced.
         rejected: whether the match was rejected by its numerical test or by an unexpected error.
     """
@@ -42,7 +42,7 @@ class NearMiss:
 
     @property
     def miss(self) -> Miss:
-        """Returns the near miss with its reason and its source line as text."""
+        """Returns the near miss as an entry of the plan, with its reason and the source line of the model as text."""
         expected, found = self.words()
         return Miss(
             rule=self.rule.name,

@@ -1,4 +1,8 @@
-"""Compiles the patterns of rules: resolves each op among the ops of this process, and gives each argument its name."""
+"""Compiles the patterns of rules: resolves each op name to a registered op, and each argument to its schema name.
+
+A pattern line is one op call in the `match` section of a rule. A term is an argument as a rule writes it: a name, a
+literal, or a list of terms.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
 
 @dataclass(frozen=True)
 class Default:
-    """An argument that a line omits. It must equal the default value in the schema."""
+    """An argument that a pattern line omits. The graph's argument must equal the default value in the schema."""
 
     value: Any
 
@@ -34,12 +38,12 @@ Expected: TypeAlias = Term | Default
 
 
 class Slot(NamedTuple):
-    """An argument of a line that the search compares.
+    """An argument of a pattern line that the search compares with the argument in the graph.
 
     Attributes:
         name: the name of the argument in the schema of the op.
-        label: the name of the argument in messages.
-        term: the term that the argument must match.
+        label: how messages refer to the argument.
+        term: the term that the graph's argument must match.
         is_axis: whether the argument is an axis of the op's first tensor.
     """
 
@@ -51,7 +55,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class OpLine:
-    """One op of a pattern.
+    """One line of a pattern, which matches one op call.
 
     Attributes:
         pointer: the JSON pointer of the line inside its rule.
@@ -75,8 +79,8 @@ class Pattern:
     """One alternative of a rule's `match`.
 
     Attributes:
-        rule: the rule.
-        lines: the op lines in order. The search starts at the last line.
+        rule: the rule that contains the pattern.
+        lines: the pattern lines in order. The search starts at the last line.
         literals: maps each name of a literal, or of a function of pattern variables, to its term.
         places: maps the name of each result to (index in `lines`, position among the results).
     """
@@ -88,7 +92,7 @@ class Pattern:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
-        """For each line, the possible assignments of its terms to the arguments of the op.
+        """The possible assignments of terms to arguments of the op, for each pattern line.
 
         The line of a commutative op may have two assignments, and a product line has none. Each assignment lists the
         arguments in the order of their comparison: literals first, then results of other lines, then pattern variables.
@@ -108,7 +112,7 @@ class Pattern:
 
     @cached_property
     def follows(self) -> bool:
-        """Whether a condition of the rule depends on nodes beyond those that a search records."""
+        """Whether a condition of the rule depends on more nodes than a search examines and records."""
         tests = (condition.left.function for condition in self.rule.conditions if isinstance(condition.left, Apply))
         return any(FUNCTIONS[name].follows for name in tests)
 

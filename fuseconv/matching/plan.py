@@ -67,7 +67,7 @@ def plan(
 
     Args:
         program: the captured program, which is not changed.
-        rules: the rules. Their order breaks ties.
+        rules: the rules to apply. Their order breaks ties.
         device: `cpu` or `cuda`. Rules for other devices are skipped.
         targets: the targets to write. If a rule does not support all of them, its matches become misses.
         allow: the `allow` names of the rules that change numerical results and may be applied.
@@ -146,8 +146,8 @@ def run_stage(
 
     Args:
         workspace: the graph, which is rewritten.
-        stage: the stage.
-        rules: the rules of the stage and their patterns.
+        stage: the stage to apply.
+        rules: the rules of the stage, with their compiled patterns.
         rejected: maps each match that must not be replaced to its miss.
         others: maps each rule whose matches must not be replaced, by name, to the reason.
 
@@ -267,7 +267,7 @@ def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iter
 
 
 def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str, Any]) -> Step:
-    """Returns a match as a step. The step refers to nodes by their names in the program."""
+    """Converts a match to a step of the plan. The step refers to nodes by their names in the program."""
     used = {name for line in match.replace for name in names_of(parse_line(line).value)}
 
     def operand(node: Node) -> str:

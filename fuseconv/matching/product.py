@@ -16,7 +16,7 @@ from fuseconv.matching.graph import is_call
 
 
 class Product:
-    """Stands for the op in a pattern line `y = product(...)`."""
+    """The type of `PRODUCT`, which takes the place of an op in a pattern line `y = product(...)`."""
 
     def __str__(self) -> str:
         return "product"
@@ -43,7 +43,7 @@ class Cut(NamedTuple):
 
 
 def multiplies(node: Node) -> bool:
-    """Returns whether a node multiplies two tensors, multiplies or divides a tensor by a number, or negates one."""
+    """Returns whether a node multiplies tensors, multiplies or divides a tensor by a number, or negates a tensor."""
     if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
         return False  # a tensor argument may be a number, as in mul(2, x)
     return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
@@ -56,8 +56,8 @@ def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None)
     because the conversion may have rounded its value. Every tensor is also the product of itself and 1.
 
     Args:
-        node: the node.
-        count: the number of tensor factors.
+        node: the node to decompose.
+        count: the required number of tensor factors.
         visit: called each time a node is visited. It may raise an exception to stop, because there may be many
             decompositions.
     """
@@ -89,7 +89,7 @@ def _scaled(node: Node, number: float, count: int, depth: int, visit: Callable[[
 
 
 def _factor(operand: Any, user: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the decompositions of one operand of the multiplication `user`: only itself if it has other users."""
+    """Yields the decompositions of an operand of the multiplication `user`: only the operand if it has other users."""
     twice = len(user.args) == 2 and user.args[0] is user.args[1]
     if len(operand.users) == 1 and not twice and _dtype(operand) == _dtype(user):
         yield from _cuts(operand, count, depth - 1, visit)

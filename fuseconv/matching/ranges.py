@@ -37,23 +37,23 @@ def range_of(node: Any, workspace: Workspace) -> Range:
 
 
 def joined(*ranges: Range) -> Range:
-    """Returns the smallest range that contains all given ranges."""
+    """Returns the smallest range that contains all of the given ranges."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def summed(one: Range, other: Range) -> Range:
-    """Returns the range of a sum."""
+    """Returns the range of the sum of two values with the given ranges."""
     return _finite(one[0] + other[0], one[0], other[0]), _finite(one[1] + other[1], one[1], other[1])
 
 
 def multiplied(one: Range, other: Range) -> Range:
-    """Returns the range of a product. 0 times an unbounded value counts as 0."""
+    """Returns the range of the product of two values with the given ranges. 0 times an unbounded value counts as 0."""
     ends = [0.0 if 0 in (a, b) else _finite(a * b, a, b) for a in one for b in other]
     return min(ends), max(ends)
 
 
 def _finite(result: float, *operands: float) -> float:
-    """Returns the result, or the largest finite number of its sign if finite operands gave an infinite result."""
+    """Returns the result. If finite operands gave an infinite result, returns the largest float of the same sign."""
     if math.isinf(result) and not any(map(math.isinf, operands)):
         return math.copysign(_MOST, result)
     return result

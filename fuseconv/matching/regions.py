@@ -2,7 +2,8 @@
 
 A region is a connected subgraph of ops that occur in the rules of the stage `search`, on tensors of one dtype. No path
 leads out of a region and back into it, so that the region can be replaced as a whole. A text without node names
-identifies each region. So equal layers have the same text, and another capture of the model gives the same texts.
+identifies each region. So equal layers have the same text, and another capture of the model gives the same texts. A
+form of a region is a list of rule lines that compute the same results.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def regions(workspace: Workspace, ops: Collection[str], dims: Dims) -> Iterator[
     """Yields the regions of a graph, in execution order.
 
     Args:
-        workspace: the graph.
+        workspace: the graph to partition.
         ops: the names of the ops that may be in a region, from `ops_of`.
         dims: the names of the symbolic sizes of the graph, from `named_dims`.
     """
@@ -100,7 +101,7 @@ def regions(workspace: Workspace, ops: Collection[str], dims: Dims) -> Iterator[
 
 
 def _may_take_part(workspace: Workspace, node: Node, ops: Collection[str]) -> bool:
-    """Returns whether a node may be part of a region.
+    """Returns whether a node may belong to a region.
 
     The node must call one of the ops, without random numbers or in-place writes, on floating-point tensors of a single
     dtype and device. No op may write these tensors in place.
@@ -153,7 +154,7 @@ def _line(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
-    """Returns a call as the right-hand side of a rule line, or None if an argument cannot be written as a term."""
+    """Returns an op call as the right-hand side of a rule line, or None if an argument cannot be written in a rule."""
     assert isinstance(node.target, torch._ops.OpOverload)
     words, given, by_name = [], arguments(node), False
     for argument in node.target._schema.arguments:
@@ -169,7 +170,7 @@ def call_text(node: Node, names: Mapping[Node, str]) -> str | None:
 
 
 def term_text(value: Any, names: Mapping[Node, str]) -> str | None:
-    """Returns an argument as a term of the rule language, or None if the language cannot express the argument."""
+    """Returns an argument as written in a rule line, or None if the rule language cannot express the argument."""
     if isinstance(value, Node):
         return names[value]
     if isinstance(value, list | tuple):
@@ -191,7 +192,7 @@ def search_steps(
 
     Args:
         workspace: the graph, which is rewritten.
-        rules: the rules. Only those of the stage `search` are used.
+        rules: all rules. Only the rules of the stage `search` are used.
         forms: maps the text of a region to the form chosen for it.
         dims: the names of the symbolic sizes of the graph, from `named_dims`.
         rejected: maps each step that must not be executed, as (rule, nodes), to its miss.

@@ -1,7 +1,7 @@
 """Instantiates the `replace` lines of a rule for one match: determines the ops, their arguments and their fake results.
 
-The ops run only on fake tensors, with the symbolic sizes of the program. A match is rejected if an op needs a guard
-that the program does not have.
+The ops run only on fake tensors, with the symbolic sizes of the program. A match is rejected if an op requires a
+guard that the program does not contain.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LARGEST_GROWTH = 64
 
 @dataclass(frozen=True)
 class Made:
-    """An operand that is the result of an earlier line of the replacement, identified by the name that it binds."""
+    """An operand that is the result of an earlier line of the replacement. The line binds the result to `name`."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """A call of one op.
+    """One op call that the replacement inserts.
 
     Attributes:
-        targets: the names of the results.
+        targets: the names that the line binds to the results.
         unpacks: whether the op returns several results.
         op: the op to call.
         args, kwargs: nodes, literals, and `Made` for the results of earlier instructions.
@@ -61,7 +61,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Replacement:
-    """The instantiated lines of a replacement.
+    """The `replace` lines of a rule, instantiated for one match.
 
     Attributes:
         instructions: the ops to call, in order.
@@ -78,12 +78,12 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
     """Binds the lines of `replace` to the values of a match, runs their ops on fake tensors, and returns the result.
 
     Args:
-        lines: the parsed lines.
+        lines: the parsed `replace` lines.
         captures: maps each pattern variable to a node, a literal, or a list of these.
-        workspace: the graph.
+        workspace: the graph that contains the match.
 
     Raises:
-        Refused: an op rejects the values or needs a new guard, or a function is not defined for the values.
+        Refused: an op rejects the values or requires a new guard, or a function is not defined for the values.
     """
     values = dict(captures)
     fakes: dict[str, Any] = {}
@@ -110,10 +110,10 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
 
 
 def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
-    """Returns the fake values for the names that a line binds.
+    """Returns the fake results of an op, one for each name that the line binds.
 
     Raises:
-        Refused: the op returns fewer values than the line has names.
+        Refused: the op returns fewer values than the line binds names.
     """
     if not line.unpacks:
         return [instruction.fake]
@@ -124,7 +124,7 @@ def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
 
 
 def check_same(new: Any, node: Node, strides: str = "same") -> None:
-    """Checks that a value may replace a node: its dtype, device, layout and shape are equal to those of the node.
+    """Checks that a value may replace a node: the dtype, device, layout and shape of both are equal.
 
     If `strides` is `same`, the strides must be equal too, or the value must be contiguous. Sizes and strides must be
     equal for all values of the symbolic sizes.
@@ -146,7 +146,7 @@ def check_same(new: Any, node: Node, strides: str = "same") -> None:
 
 
 def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
-    """Returns the value of a term: a node, a `Made`, a literal, or a list of these.
+    """Returns the value of an argument of a `replace` line: a node, a `Made`, a literal, or a list of these.
 
     Raises:
         Refused: a function is not defined for its operands.

@@ -74,7 +74,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
 
 
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
-    """Returns the error about invalid steps. Its fix is to disable these steps or to enable a step that they need."""
+    """Returns the error about invalid steps. It suggests disabling these steps or enabling a step they depend on."""
     first, problem = next(iter(refused.items()))
     others = f"; also steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
@@ -93,8 +93,8 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     """Executes one step.
 
     Args:
-        workspace: the graph.
-        step: the step.
+        workspace: the graph, which is rewritten.
+        step: the step to execute.
         clean: whether to remove dead nodes immediately. A caller that keeps dead nodes for inspection must clean the
             graph before the next step, which may depend on their removal.
 
@@ -181,7 +181,7 @@ def _create(
 ) -> dict[str, Node]:
     """Creates the node that calls an op and, if the op returns several results, a getitem node per named result.
 
-    Returns the nodes by the names that the line binds.
+    Returns a mapping from the names that the line binds to the created nodes.
     """
     named = [name for name in instruction.targets if name in results]
     source = results[named[0]] if named else origin
@@ -205,7 +205,7 @@ def _create(
 
 
 def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
-    """Returns the constant node for the result of an op on constants, which is computed at conversion."""
+    """Returns a constant node for the result of an op on constants. The conversion computes the value."""
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
     name = f"{instruction.targets[0]}_{origin.name}"
     return workspace.compute(instruction.op, args, kwargs, name, instruction.fake)

@@ -1,7 +1,7 @@
 """Reads the scores of attention backwards, from the softmax to the product of queries and keys.
 
-Models scale, cap, bias and mask scores in any number of steps and in any order. Reading gives the product and the list
-of steps between the product and the softmax.
+Models scale, cap, bias and mask scores in any number of steps and in any order. The result of reading is
+the product and the list of steps between the product and the softmax.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Step:
         kind: `scale` multiplies by a number, `factor` multiplies by a tensor, `divisor` divides by a tensor, `term`
             adds a tensor, `fill` masks scores, `view` changes the leading axes, `turn` transposes the last two axes,
             and `cast` changes the dtype.
-        node: the op.
+        node: the node that calls the op.
         value: the number of a `scale`; the tensor of a `factor`, `divisor` or `term`; the mask of a `fill`.
         number: the multiplier of a `term`; the fill value of a `fill`.
     """
@@ -60,7 +60,7 @@ class Scores:
     nodes: tuple[Node, ...] = ()
 
     def then(self, step: Step) -> Scores:
-        """Returns these scores with one more step."""
+        """Returns a copy of these scores with one more step at the end."""
         nodes = self.nodes if step.node in self.nodes else (*self.nodes, step.node)
         return Scores(self.product, self.left, self.right, (*self.steps, step), nodes)
 
@@ -71,11 +71,11 @@ class Scores:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the product is a linear, which uses the transpose of `right`."""
+        """Whether the product is a call of aten.linear, which transposes `right`."""
         return op_name(self.product.target) == "aten.linear.default"
 
     def of(self, kind: Kind) -> list[Step]:
-        """Returns the steps of one kind."""
+        """Returns the steps of the given kind, in order."""
         return [step for step in self.steps if step.kind == kind]
 
 
@@ -83,8 +83,8 @@ def read_scores(node: Node) -> Scores:
     """Returns how the operand of a softmax is computed from a product of two tensors.
 
     Raises:
-        Refused: the operand is not computed from such a product by known steps. The `at` of the exception is the op
-            that is not a known step.
+        Refused: the operand is not computed from such a product by known steps. The attribute `at` of the exception is
+            the node whose op is not a known step.
     """
     return _Reader().read(node, DEPTH)
 

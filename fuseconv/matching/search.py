@@ -3,6 +3,9 @@
 The search starts with the last line of the pattern, at a node called the anchor, and follows operands backwards. If a
 line is connected only through a value already found, the search follows the users of that value. Operands of
 commutative ops are tried in both orders.
+
+A pattern line, or line, is one op call in the `match` section of a rule. A term is an argument of a line. A goal is a
+pending comparison of a term with an argument in the graph. A state is the partial match found so far.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Index:
     Attributes:
         workspace: the graph.
         calls: maps each op to the nodes that call the op. `PRODUCT` maps to all multiplications.
-        aliases: the alias analysis, which knows the memory that the graph mutates.
+        aliases: the alias analysis, which records the memory that the graph mutates.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -115,7 +118,7 @@ class State(NamedTuple):
     rounded: tuple[tuple[float, float], ...] = ()
 
     def matched(self) -> list[Node]:
-        """Returns the nodes that the lines found so far match, including the inner nodes of products."""
+        """Returns the graph nodes matched so far by the lines of the pattern, including the inner nodes of products."""
         called = [node for number, node in self.nodes.items() if number not in self.products]
         return [*called, *(node for nodes in self.products.values() for node in nodes)]
 
@@ -126,7 +129,7 @@ class Goal(NamedTuple):
     Attributes:
         term: the term that the argument must match.
         actual: the argument in the graph.
-        label: the name of the argument in messages.
+        label: how messages refer to the argument.
         rank: the rank of the op's first tensor if the argument is an axis, else None.
         dtype: the dtype of the op's result.
     """
@@ -151,7 +154,7 @@ class Search:
         self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
 
     def ways(self) -> Iterator[State]:
-        """Yields every way in which the pattern matches at the anchor."""
+        """Yields the state of every complete match of the pattern at the anchor."""
         yield from self.line(len(self.pattern.lines) - 1, self.anchor, (), State({}, {}))
 
     def solve(self, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
@@ -197,7 +200,7 @@ class Search:
             self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
 
     def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a line matches a node and the goals hold."""
+        """Yields every complete match in which the line with this number matches a node and all goals hold."""
         line = self.pattern.lines[number]
         self.read.update(nodes_in(node))
         if number in state.nodes:
@@ -227,7 +230,7 @@ class Search:
             yield from self.solve((*new, *goals), state)
 
     def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a product line matches a decomposition of a node and the goals hold."""
+        """Yields every complete match in which a product line matches a decomposition of a node and all goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
         # Any value is the product of itself and 1. With pattern variables as factors, the line would match any value.
@@ -276,7 +279,7 @@ class Search:
                     return
 
     def value(self, term: Expected, state: State) -> Node | None:
-        """Returns the node to which a name is already bound, or None if the term is not a name bound to a node."""
+        """Returns the node that a term stands for, or None if the term is not a name already bound to a node."""
         if not isinstance(term, Name):
             return None
         if term.id in self.pattern.places:
@@ -287,7 +290,7 @@ class Search:
         return captured if isinstance(captured, Node) else None
 
     def literal(self, term: Expected, actual: Any, rank: int | None) -> Expected | None:
-        """Returns the expected literal if the argument equals it, else None.
+        """Returns the literal or default that a term expects, or None if the argument in the graph is different.
 
         Args:
             term: a literal of the line, a name for a literal, or the default of an omitted argument.
@@ -305,15 +308,15 @@ class Search:
         return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
 
     def visit(self, node: Node) -> None:
-        """Records a visited node of a product and counts one comparison."""
+        """Records that a node was examined as part of a product, and counts one comparison."""
         self.read.add(node)
         self.spend()
 
     def spend(self) -> None:
-        """Counts one comparison.
+        """Counts one comparison against the limit `BUDGET`.
 
         Raises:
-            RuleError: the budget is exceeded.
+            RuleError: the search has exceeded the limit.
         """
         self.spent += 1
         if self.spent > BUDGET:
@@ -336,7 +339,7 @@ class Search:
         return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
 
     def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
-        """Returns a near miss at this anchor."""
+        """Creates a near miss at this anchor, in which `found` ops match and the node `differs` does not."""
         return NearMiss(self.pattern.rule, self.anchor, differs, found, len(self.pattern.lines), words, refused)
 
 
@@ -362,7 +365,7 @@ def _dtype(node: Node) -> torch.dtype | None:
 
 
 def _source(actual: Any, position: int) -> Node | None:
-    """Returns the node of which `actual` selects the result at `position`, or None if `actual` does not do so."""
+    """Returns the node whose result at `position` the getitem node `actual` selects, or None for any other value."""
     if not is_getitem(actual) or actual.args[1] != position:
         return None
     source = actual.args[0]
@@ -370,7 +373,7 @@ def _source(actual: Any, position: int) -> Node | None:
 
 
 def result_of(node: Node, position: int) -> Node | None:
-    """Returns the getitem node that selects the result of an op at `position`, or None if no node selects it."""
+    """Returns the getitem node that selects the result of an op at `position`, or None if no such node exists."""
     return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
 
 

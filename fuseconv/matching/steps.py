@@ -1,5 +1,7 @@
 """The plan as data: the rewrites in order, and the near misses. `plan.json` stores a plan and may be edited by hand.
 
+A step is one rewrite of the graph by a rule. A miss is a place where a rule matches only partly or is rejected.
+
 This module does not import torch.
 """
 
@@ -51,11 +53,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """A self-contained rewrite. Executing a step does not need the rule file.
+    """One rewrite of the graph by a rule. A step is self-contained: it can be executed without the rule file.
 
     Attributes:
-        rule: the name of the rule.
-        stage: the stage of the rule.
+        rule: the name of the rule that matched.
+        stage: the stage in which the rule is applied.
         nodes: the names of the matched nodes, in execution order.
         ops: the op of each node in `nodes`, which is checked before the step is executed.
         bindings: the value of each pattern variable that the replacement uses.
@@ -91,7 +93,7 @@ class Step:
         return self.apply and (target not in self.choices or self.choices[target].applied)
 
     def left_alone(self) -> dict[str, Choice]:
-        """Returns the choices, by target, for the targets in which measurements found the step no faster."""
+        """Returns the choices for the targets in which the step, as measured, makes the model no faster."""
         return {target: choice for target, choice in self.choices.items() if not choice.applied}
 
     def reads(self) -> set[str]:
@@ -177,7 +179,7 @@ class Plan:
 
     @property
     def rejected(self) -> tuple[Miss, ...]:
-        """The matches whose numerical test failed."""
+        """The misses for matches whose numerical test failed."""
         return tuple(miss for miss in self.misses if miss.rejected)
 
     @property

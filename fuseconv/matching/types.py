@@ -1,4 +1,4 @@
-"""The types of values as text: dtype, shape and, unless contiguous, strides. Dims have their names in the contract."""
+"""Writes the types of values as text: dtype, shape and, unless contiguous, strides. Dims have their contract names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unexpected errors at a match: the match is excluded, and the plan is computed again without it."""
+"""Handles unexpected errors at a match: the match is excluded, and the plan is computed again without this match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class StepError(Exception):
     """A step failed with an unexpected error and may have left its graph partially rewritten.
 
     Attributes:
-        key: the rule and the nodes of the match.
+        key: the name of the rule and the matched nodes, which identify the match to exclude.
         miss: the miss that the plan reports.
     """
 

@@ -92,8 +92,8 @@ def _restated(
     """Yields the match that replaces nodes by lines that call the same ops, or nothing if the match is refused.
 
     Args:
-        index: the graph.
-        rule: the rule.
+        index: the index of the graph.
+        rule: the rule to which the match belongs.
         matched: the matched nodes, in execution order.
         results: maps each replaced node to the matched node whose line computes its value.
         constant: whether the ops are evaluated at conversion.
@@ -167,7 +167,7 @@ def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:
 
 
 def _cone(node: Node, known: set[Node]) -> set[Node]:
-    """Returns a node together with all nodes in `known` on which its value depends."""
+    """Returns the set of a node and all nodes in `known` on which the node's value depends."""
     cone: set[Node] = set()
     queue = [node]
     while queue:

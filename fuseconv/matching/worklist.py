@@ -31,14 +31,14 @@ class _Kept:
     """One rule and its current results.
 
     Attributes:
-        rule: the rule.
-        order: the position of the rule, which breaks ties.
+        rule: the rule whose matches are kept.
+        order: the position of the rule among the rules of the stage, which breaks ties.
         patterns: the alternatives of the rule.
         looks_far: whether the rule depends on nodes that its results do not record, so that it must be evaluated anew.
         live: the alternatives that may match. For a canonical rule, these are the alternatives whose ops all occur in
             the graph.
-        found: maps each anchor to its result.
-        stale: the anchors that must be searched again.
+        found: maps each anchor to the result of the search there.
+        stale: the anchors at which the search must run again, because the graph has changed.
         whole: the matches that have no single anchor.
         refused: the near misses that have no single anchor, such as groups of matches that may not be merged.
     """
@@ -141,7 +141,7 @@ def _keep(kept: _Kept, found: Iterable[Match | NearMiss]) -> None:
 
 
 def _try_match_at(index: Index, kept: _Kept, anchor: Node) -> Found:
-    """Returns the result of one rule at one node. An unexpected error becomes a near miss.
+    """Searches for one rule at one node and returns the result. An unexpected error becomes a near miss.
 
     The search only reads the graph, so that such an error affects only this match.
     """
@@ -169,7 +169,7 @@ def _looks_far(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Returns whether to search for a pattern: False only for a canonical rule if the graph lacks one of its ops."""
+    """Returns whether to search for a pattern. False only for a canonical rule with an op that the graph lacks."""
     return pattern.rule.stage != "canonical" or not _absent(index, pattern)
 
 

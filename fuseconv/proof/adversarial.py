@@ -1,7 +1,7 @@
-"""Generates adversarial operands for an excerpt: operands whose magnitudes, layouts and sizes differ from the examples.
+"""Generates adversarial operands: operands whose magnitudes, layouts and sizes differ from the examples.
 
 An operand that does not depend on an input of the program, such as a weight, keeps its value from the model. All other
-operands are random.
+operands are random. An excerpt is one step of a plan in isolation; see ledger.py.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
     `Hard.sizes` then has no effect.
 
     Args:
-        ledger: the ledger.
-        excerpt: an excerpt of the ledger.
-        rule: the rule that the excerpt applies.
+        ledger: the ledger that contains the excerpt.
+        excerpt: the excerpt to test.
+        rule: the rule that the step of the excerpt applies.
         edges: the values at which ops of the excerpt change behavior.
     """
     fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
@@ -102,14 +102,14 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
 def draw(
     ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
 ) -> list[Any] | None:
-    """Returns one set of random operands for an excerpt, or None if no such operands exist.
+    """Generates one set of random operands for an excerpt, or returns None if no such operands exist.
 
     None is returned if an operand that must be random is not a tensor or has a data-dependent size, or if the excerpt
     has no sizes of the kind that `how` requests.
 
     Args:
-        ledger: the ledger.
-        excerpt: one of its excerpts.
+        ledger: the ledger that contains the excerpt.
+        excerpt: the excerpt to test.
         captured: the values of the operands on the example inputs. Operands that do not depend on an input keep these
             values.
         how: the kinds of values and sizes to generate.
@@ -209,7 +209,7 @@ def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
 
 
 def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
-    """Returns a cache key of an excerpt. Excerpts with equal keys give equal results on equal random values."""
+    """Returns a key for caching tests. Excerpts with equal keys give equal results on equal random values."""
     operands = [
         ("drawn", key_of(node.meta.get("val"))) if node in ledger.varying else ("own", key_of(value))
         for node, value in zip(excerpt.operands, captured, strict=True)

@@ -1,8 +1,9 @@
 """Proves a rule by algebra: evaluates the example before and after the rule over a finite field, without rounding.
 
-The evaluation finds differences that are below every floating-point tolerance. However, it treats functions such as exp
-as unknown, and floats that approximate irrational numbers as exact. So two expressions that differ in the field but
-agree in float64 may still be equal, by an identity of a function or number that the evaluation does not know.
+The evaluation finds differences that are below every floating-point tolerance. However, the evaluation treats
+functions such as exp as unknown, and floats that approximate irrational numbers as exact. So two expressions that
+differ in the field but agree in float64 may still be equal, by an identity of a function or number that the evaluation
+does not know.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _first_difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> str:
 
 
 def _agree(pair: Pair, drawn: Sequence[Tensor]) -> bool:
-    """Returns whether both graphs of a pair agree in float64. Returns False if one of them cannot run."""
+    """Returns whether both graphs of a pair agree in float64. Returns False if either graph cannot run."""
     root = torch.nn.Module()
     try:
         with torch.no_grad():

@@ -17,7 +17,7 @@ class CheckRow:
     """One check of one rule.
 
     Attributes:
-        rule: the rule.
+        rule: the name of the checked rule.
         check: `hit N` or `miss N` for the Nth example, counted from 0; `variants` for the variants of all examples; or
             `algebra` for all examples.
         verdict: the result.

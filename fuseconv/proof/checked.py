@@ -2,8 +2,8 @@
 
 Matching proves only what follows from types and shapes. The rule claims that its replacement computes the same values.
 So the claim is tested at each match, and a match is not replaced if the error of the replacement against float64
-exceeds the error of the original. If a literal of the program differs from the literal of the rule (0.0447 instead of
-0.044715), the literal explains the difference, and the rule is not at fault.
+exceeds the error of the matched ops. If a literal of the program differs from the literal of the rule (0.0447
+instead of 0.044715), the literal explains the difference, and the rule is not at fault.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def checked_plan(
 
     Args:
         program: the captured program, which is not changed.
-        rules: the rules. Their order breaks ties.
+        rules: the rules to apply. Their order breaks ties.
         device: `cpu` or `cuda`. Rules for other devices are skipped.
         targets: the targets to write. If a rule does not support all of them, its matches become misses.
         allow: the `allow` names of the rules that change numerical results and may be applied.

@@ -72,7 +72,7 @@ class Child:
 
         Args:
             kind: `loops` to check the rules for rewrite cycles, or `examples` to test their examples.
-            rules: the rules.
+            rules: the rules to check.
         """
         self._rules = rules
         self._owed += 1

@@ -78,7 +78,7 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[R
 
     Args:
         every: the child processes, from `children`.
-        rules: the rules.
+        rules: the rules to check for valid ops and rewrite cycles.
         chosen: the rules whose examples are tested. Default: all.
 
     Returns:
@@ -98,7 +98,7 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[R
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:
-    """Runs the jobs in the children and returns the rows of each job, in the order of the jobs.
+    """Distributes the jobs among the children and returns the rows of each job, in the order of the jobs.
 
     The first error stops all jobs and is raised.
     """

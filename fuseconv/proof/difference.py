@@ -38,8 +38,9 @@ def compare_graphs(
 
     Both graphs run in the dtypes of the program. The reference is a run of `before` in float64, with the tolerances of
     tolerance.py. The string is also empty if `before` cannot run on the operands, for example because an index is out
-    of range. Where the original overflows, the replacement may be more accurate. Unless the operands are ordinary, the
-    replacement may also have errors that rounding causes in the original. See `_settled` and `_conditioned`.
+    of range. Where the matched ops overflow, the replacement may be more accurate. Unless the operands are ordinary,
+    the replacement may also have errors as large as rounding causes in the matched ops. See `_settled` and
+    `_conditioned`.
 
     Args:
         before: the graph of the matched ops. Its output is a tuple of tensors.
@@ -105,11 +106,11 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _settled(
     actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, overflowing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the expected result and the reference, in which elements are replaced where the original overflows.
+    """Adjusts the expected result and the float64 reference where the matched ops overflow, and returns both.
 
-    If an element of the original overflows but the float64 result does not, the replacement may either overflow or
-    equal the float64 result, converted to the dtype of the original. If `overflowing`, two kinds of elements are not
-    compared: elements that overflow in float64 too, and finite elements of the original that are wrong because an
+    If an element of `original` overflows but the float64 result does not, the replacement may either overflow or
+    equal the float64 result, converted to the dtype of `original`. If `overflowing`, two kinds of elements are not
+    compared: elements that overflow in float64 too, and finite elements of `original` that are wrong because an
     intermediate value overflowed, such as the square of 1e30.
     """
     if not original.is_floating_point():
@@ -146,7 +147,7 @@ def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]
 def _conditioned(
     actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], fp64: torch.Tensor, spread: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the expected result and the reference, in which elements whose error rounding explains equal `actual`."""
+    """Returns the expected result and the reference. Both equal `actual` where rounding explains its error."""
     if not actual.is_floating_point():
         return expected
     explained = (actual.double() - fp64).abs() <= _SLACK * spread
@@ -155,7 +156,7 @@ def _conditioned(
 
 
 def overflows(original: Sequence[torch.Tensor], fp64: Sequence[torch.Tensor]) -> bool:
-    """Returns whether any element is finite in float64 but infinite or NaN in the dtypes of the program."""
+    """Returns whether any element is finite in the float64 results but infinite or NaN in the original results."""
     return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, fp64, strict=True))
 
 
@@ -178,10 +179,10 @@ def run_in_float64(
     """Runs a graph on copies of the operands in float64 and returns its results.
 
     Args:
-        graph: the graph.
+        graph: the graph to run.
         operands: the values of the placeholders, in order. They are not mutated.
         seed: the seed of random ops.
-        shaken: the argument `shaken` of `interpret_in_float64`.
+        shaken: passed to `interpret_in_float64`.
     """
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
     with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
@@ -189,7 +190,7 @@ def run_in_float64(
 
 
 def clone(value: Any) -> Any:
-    """Returns a copy of a tensor that keeps its strides unless one is 0, so that every element can be written."""
+    """Returns a copy of a tensor with the same strides, unless a stride is 0. Every element of the copy is writable."""
     if not isinstance(value, torch.Tensor):
         return value
     return copied(value.detach())

@@ -73,7 +73,7 @@ NOTHING = Edges()
 
 
 def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
-    """Returns the literals of programs, and how the programs use integers and sums.
+    """Collects the literals of programs, and how the programs use integers and sums.
 
     Args:
         graphs: the graphs of the programs. The `meta["val"]` of their nodes gives the dtypes.
@@ -114,7 +114,7 @@ def _is_apart(node: Node) -> bool:
 
 
 def _reads_elements(node: Node) -> bool:
-    """Returns whether an op uses integer tensors only as numbers, not as indices or counts."""
+    """Returns whether an op uses its integer operands only as numbers, not as indices or counts."""
     op: Any = node.target
     if (_is_apart(node) and not facts_of(node).positions) or op._schema.name.removeprefix("aten::") in _REDUCES:
         return True
@@ -165,7 +165,7 @@ def _solved(literals: tuple[float, ...]) -> list[float]:
 
 
 def _beside(literal: float, dtype: torch.dtype) -> list[float]:
-    """Returns a literal rounded to a dtype, its two adjacent floats, its negative, its double, and literal + 0.5."""
+    """Returns a literal rounded to a dtype, both adjacent floats, its negation, twice its value, and literal + 0.5."""
     here = torch.tensor(literal, dtype=torch.float64).to(dtype)
     step = max(float(here.abs()) * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
     return [float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5]

@@ -38,7 +38,7 @@ _GRAMMAR = "write `x: f32[n, 8]`, `w: parameter f32[4, 8]`, `y = aten.relu.defau
 
 @dataclass(frozen=True)
 class Text:
-    """A parsed program.
+    """A program parsed from SSA lines.
 
     Attributes:
         inputs: the inputs by name.
@@ -165,7 +165,7 @@ class _NoConstants:
 
 
 def graph_of(text: Text) -> Graph:
-    """Returns the graph of a program: one placeholder per input and one attribute per parameter.
+    """Builds the graph of a parsed program: one placeholder per input and one attribute per parameter.
 
     Raises:
         RuleTextError: an op is unknown, or a name is not bound.

@@ -44,7 +44,7 @@ class Field:
         self._seed = seed
 
     def number(self, value: float) -> int:
-        """Returns the residue of a number.
+        """Returns the residue that represents a number in the field.
 
         A number that is the nearest float to a simple fraction gives the residue of that fraction. The same holds for
         the square root of a simple fraction. Any other float is taken as exact.

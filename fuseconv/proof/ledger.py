@@ -29,7 +29,7 @@ class Excerpt:
     operands. The conditions of the rule were proved for these values, so tests must not replace them with other values.
 
     Attributes:
-        step: the step.
+        step: the step that the excerpt isolates.
         before: the graph of the matched ops.
         after: the graph of the replacement. It has the same placeholders as `before`.
         operands: for each placeholder, the node of the ledger that gives its value.
@@ -113,9 +113,9 @@ class Ledger:
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
     def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:
-        """Returns all nodes that are needed to compute `ends`: the nodes themselves and their operands, to the leaves.
+        """Returns all nodes required to compute `ends`: `ends` themselves and, transitively, their operands.
 
-        The leaves are the placeholders and the varying nodes that are not in `inner`.
+        The search stops at placeholders, and at varying nodes that are not in `inner`.
         """
         needed: set[Node] = set()
         queue = list(ends)
@@ -130,7 +130,9 @@ class Ledger:
         return node.op == "placeholder" or (node in self.varying and node not in inner)
 
     def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
-        """Returns the ledger's copy of a workspace node. Adds the copy and its operands before `point` if missing.
+        """Returns the ledger's copy of a workspace node. If the copy is missing, adds it before `point`.
+
+        The operands of the node are added in the same way.
 
         A constant that is computed at conversion is added as the op that computes it. Each new copy is added to `made`.
         """

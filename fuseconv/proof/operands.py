@@ -99,7 +99,7 @@ def draw_operands(
         device: the device on which to generate the values. A GPU is much faster than a CPU.
         edges: the literals of a program and its use of integers.
         domain: the floating-point values that may occur.
-        long: the name of one symbolic size and the value that it gets instead of the value by `size`. None for none.
+        long: the name of one symbolic size, and its value, which overrides `size`. None to override no size.
     """
     generator = torch.Generator(device).manual_seed(seed)
     sizes: dict[str, int] = dict([long] if long else [])
@@ -178,7 +178,7 @@ def _integers(
 
 
 def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Returns a tensor of random elements of a pool. All elements of the pool are equally likely."""
+    """Returns a tensor of randomly ordered elements of a pool, in which all elements are equally frequent."""
     count = torch.Size(shape).numel()
     first = torch.randperm(len(pool), generator=generator, device=generator.device)
     order = torch.randperm(count, generator=generator, device=generator.device)

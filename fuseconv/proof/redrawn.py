@@ -186,7 +186,7 @@ def _gradients(
 
 
 def _gradient(call: Callable[[Sequence[Any]], Tensor], operands: Sequence[Any], told: Tensor) -> list[Tensor]:
-    """Returns the gradients with respect to the floating-point operands. A missing gradient is a tensor of zeros."""
+    """Returns the gradients with respect to the floating-point operands, with zeros for missing gradients."""
     leaves = [clone(one) for one in operands]
     sources = [leaf.requires_grad_() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     with torch.enable_grad(), same_draws():

@@ -21,7 +21,7 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Iterator[tuple[Excerpt, list[Any]]]:
     """Runs the ledger on the example inputs and yields every excerpt with the values of its operands, in graph order.
 
-    Only the ops that an excerpt needs and the ops that may write in place are run. Each value is freed after its last
+    Only ops that an excerpt depends on and ops that may write in place are run. Each value is freed after its last
     use.
 
     Raises:
@@ -58,7 +58,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
 
 
 def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
-    """Returns the nodes to run: operands of excerpts, ops that may write in place, and all nodes they depend on."""
+    """Returns the nodes to run: operands of excerpts, ops that may write in place, and all dependencies of both."""
     queue = [operand for excerpt in excerpts for operand in excerpt.operands]
     queue += [node for node in ledger.own if node.op == "call_function" and _may_write(node)]
     needed: set[Node] = set()

@@ -86,7 +86,7 @@ def of(value: Any, field: Field) -> torch.Tensor:
 
 
 def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Returns an op that converts its tensors and numbers to residues and calls `run` on the residues."""
+    """Wraps `run` in a function that first converts all tensor and number arguments to residues."""
 
     def op(field: Field, **given: Any) -> Residues:
         kept = {"dim", "dims", "keepdim", "dtype", "rounding_mode", "half_to_float"}
@@ -243,9 +243,9 @@ def _same(field: Field, x: Any, dtype: torch.dtype | None = None, **_: Any) -> R
 
 
 def _unknown(name: str, parity: int | None = None) -> Callable[..., Residues]:
-    """Returns an op that applies a random polynomial to each element of a tensor.
+    """Returns a function that applies a random polynomial to each element of a tensor.
 
-    Calls with equal other arguments use the same polynomial. A second tensor raises `NotApplicableError`.
+    Calls with equal non-tensor arguments use the same polynomial. A second tensor raises `NotApplicableError`.
     """
 
     def op(field: Field, x: Any, **others: Any) -> Residues:

@@ -39,7 +39,7 @@ def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
     report the reason that the example states.
 
     Args:
-        rules: the rules.
+        rules: the rules to check.
 
     Returns:
         One row per check, in the order of the rules.
@@ -57,10 +57,10 @@ def check_examples(rule: Rule, *, every_dtype: bool = True) -> list[CheckRow]:
     """Checks one rule; see `check_rules`.
 
     Args:
-        rule: the rule.
-        every_dtype: whether each example is tested in every dtype. If false, only the first example is. Each later
-            example is tested on two sets of random operands, in its own dtypes and in one other dtype, which varies
-            from example to example. This takes half the time for a rule with many alternatives.
+        rule: the rule to check.
+        every_dtype: whether each example is tested in every dtype. If false, only the first example is tested in every
+            dtype. Each later example is tested on two sets of random operands, in its own dtypes and in one other
+            dtype, which varies from example to example. This takes half the time for a rule with many alternatives.
 
     Returns:
         One row per check.
@@ -99,7 +99,7 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
 
 
 def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
-    """Returns the row of the algebraic check: the first wrong example, or the number of proved examples."""
+    """Returns the row that reports the algebraic check: the first wrong example, or the number of proved examples."""
     if wrong := next((proof for proof in proofs if not proof.ok), None):
         return CheckRow(rule.name, "algebra", "wrong", wrong.detail)
     proved = sum(proof.applicable for proof in proofs)
@@ -139,7 +139,7 @@ def _hit(
     at: int,
     tried: Sequence[tuple[Pair, Sequence[str]]],
 ) -> CheckRow:
-    """Returns the row of a `hit` example itself, without its variants."""
+    """Returns the row that reports the check of a `hit` example as written, without its variants."""
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
         reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or [
@@ -150,7 +150,7 @@ def _hit(
 
 
 def _row(rule: Rule, check: str, done: str, found: Sequence[Sequence[str]]) -> CheckRow:
-    """Returns the row for programs that were tested on random operands."""
+    """Returns the row that reports the tests of programs on random operands."""
     wrong = next((reason for reasons in found for reason in reasons if reason), "")
     draws = sum(map(len, found))
     detail = wrong or f"{done}, {_SAME[rule.draws]} on {draws} draws"
@@ -167,7 +167,7 @@ def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, 
 
 
 def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:
-    """Returns why the rule does not apply, one reason per anchor, or an empty list if the rule applies anywhere."""
+    """Returns one reason per node at which the rule nearly matched, or an empty list if the rule applies anywhere."""
     index = Index(Workspace(traced))
     found = FINDERS[rule.finds](index, rule) if rule.finds else itertools.chain(*match(index, patterns))
     misses = [one.miss.reason if isinstance(one, NearMiss) else None for one in found]

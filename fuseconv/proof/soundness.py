@@ -46,7 +46,7 @@ class Pair:
         after: the rewritten graph. It also contains the ops that compute constants.
         applied: the number of times that the rule was applied.
         edges: the values at which ops of both graphs change behavior.
-        rule: the rule.
+        rule: the rule that rewrites `before` to `after`.
         seed: the seed from which the parameters were generated.
     """
 
@@ -63,9 +63,9 @@ class Pair:
 
 
 def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, seed: int) -> Pair | None:
-    """Applies a rule to a program.
+    """Applies a rule to a program given as text.
 
-    Returns the programs before and after, or None if the program is invalid or the rule does not apply.
+    Returns the graphs before and after the rewrite, or None if the program is invalid or the rule does not apply.
     """
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", seed).tensors
     parameters = dict(zip(text.parameters, drawn, strict=True))
@@ -179,10 +179,10 @@ def draws_of(pair: Pair, *, few: bool = False) -> Sequence[Draw]:
     """Returns the sets of random operands on which a program is tested.
 
     A variant is tested on two sets, or on none if a tensor is too large. An example is tested on one set for each kind
-    of values that may make a difference, with many elements, and with each size that may be long.
+    of values that may make a difference, on one set with many elements, and on one set for each size that may be long.
 
     Args:
-        pair: the program.
+        pair: the program to test.
         few: whether to test an example on only two sets too.
     """
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
@@ -215,7 +215,7 @@ def _elements(graph: Graph) -> int:
 
 
 def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, changes: Iterable[tuple[str, Text]]) -> Iterator[Pair]:
-    """Yields a pair for the example, and for each of its variants, to which the rule applies."""
+    """Yields the graphs before and after the rewrite, for the example and each variant to which the rule applies."""
     if (pair := applied(rule, patterns, text, "as written", 0)) is not None:
         yield pair
     for seed, (changed, variant) in enumerate(changes, 1):

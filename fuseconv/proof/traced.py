@@ -68,7 +68,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class _Fakes:
-    """A fake mode and the fake values that its programs share: leaves by tensor spec, and op results by call."""
+    """A fake mode, and a cache of fake values: placeholders by tensor spec, and op results by call."""
 
     mode: FakeTensorMode
     leaves: dict[Any, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     """Runs a program on fake tensors and returns its graph.
 
     Args:
-        text: the program.
+        text: the program to trace.
         parameters: maps the name of each parameter to its tensor.
 
     Raises:

@@ -123,7 +123,7 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _resized(text: Text, sizes: Mapping[int, int]) -> Text:
-    """Returns the program with sizes replaced, in tensor shapes and in the list arguments of ops."""
+    """Replaces sizes of a program, both in tensor shapes and in the list arguments of ops."""
 
     def in_lists(term: Term, *, inside: bool = False) -> Term:
         if isinstance(term, Items):
@@ -160,7 +160,7 @@ def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields programs in which one argument that is not a tensor has another value. It may be an omitted argument."""
+    """Yields programs in which one argument that is not a tensor has another value, or is added if omitted."""
     for at, (targets, unpacks, call) in enumerate(text.lines):
         op = find_op(call.op)
         for place, argument in enumerate(op._schema.arguments if op is not None else ()):
@@ -201,7 +201,7 @@ def _orders(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _one_operand(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields programs in which one input also takes the place of another input of the same dtype and shape."""
+    """Yields programs in which one input replaces another input of the same dtype and shape."""
     tensors = list(text.inputs.values())
     for at, one in enumerate(tensors):
         for other in tensors[at + 1 :]:

@@ -36,7 +36,7 @@ _FIX = "give it a value in `context`, for example `eps = 1e-6`"
 def derived_examples(
     alternatives: Sequence[Sequence[Line]], results: Sequence[str], context: Sequence[str]
 ) -> list[list[str]]:
-    """Returns one program per alternative. If the context gives a variable several values, returns one per value.
+    """Creates one program per alternative of `match`. If a variable has several values, creates one per value.
 
     Args:
         alternatives: the parsed lines of `match`.
@@ -44,7 +44,7 @@ def derived_examples(
         context: the context described above. If it is empty, no programs are returned.
 
     Raises:
-        RuleTextError: the context gives no value for a required argument.
+        RuleTextError: the context contains no value for a required argument.
     """
     if not context:
         return []
@@ -69,13 +69,13 @@ def derived_examples(
 
 
 def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Returns a program whose lines are replaced by the new lines that bind the same names, without dead lines.
+    """Replaces lines of a program by new lines that bind the same names, and removes lines whose results are unused.
 
     If the new lines are a complete program, they are returned as they are.
 
     Args:
-        base: the lines of a program.
-        lines: the new lines.
+        base: the lines of the program to change.
+        lines: the new lines. Each replaces the line of `base` that binds the same name.
 
     Raises:
         RuleTextError: neither program has a `return` line, or a line does not follow the grammar.
@@ -110,7 +110,7 @@ def _program(
 
 
 def _called(line: Line, call: Call, given: Mapping[str, str], bound: set[str]) -> str:
-    """Returns the text of an op line of the pattern, with the values of the context in place of the variables."""
+    """Writes an op line of the pattern as text, with each pattern variable replaced by its value in the context."""
     words = [_word(term, given, bound) for term in call.args]
     while words and words[-1] is None:
         words.pop()
@@ -129,7 +129,7 @@ def _factors(call: Call, given: Mapping[str, str], bound: set[str]) -> list[str]
 
 
 def _product(target: str, factors: Sequence[str]) -> list[str]:
-    """Returns the lines that multiply the factors of a product from left to right, or no line for a single factor."""
+    """Returns lines that multiply the factors of a product from left to right. A single factor requires no line."""
     if len(factors) == 1:
         return []
     names = [*(f"{target}{at}" for at in range(1, len(factors) - 1)), target]
@@ -141,7 +141,7 @@ def _product(target: str, factors: Sequence[str]) -> list[str]:
 
 
 def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
-    """Returns a term as text for an example, or None if it has no value, so that its argument is omitted."""
+    """Writes an argument of a pattern line as text. Returns None if the argument has no value and must be omitted."""
     match term:
         case Name(id=name):
             return given.get(name, name if name in bound else None)
@@ -155,9 +155,9 @@ def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
 
 
 def _ordered(lines: Sequence[str], kept: set[str]) -> list[str]:
-    """Returns the lines, ordered so that each name is bound before its use.
+    """Reorders lines so that each name is bound before its first use.
 
-    Dead lines are dropped unless they are in `kept`.
+    Lines whose results are unused are dropped unless they are in `kept`.
     """
     last = next((line for line in lines if line.startswith("return ")), None)
     if last is None:

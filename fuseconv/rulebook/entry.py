@@ -1,5 +1,8 @@
 """The file format of rules: fragments, tables and abbreviated examples, which expand to plain rules.
 
+A fragment is a named group of lines or conditions in the `let` section of a rule file. An entry is a rule, or a table
+of rules, as written in a rule file.
+
 The pydantic models below define the format. They validate the files, and `rules/schema.json` is generated from them.
 """
 
@@ -86,7 +89,7 @@ class Expanded:
     """A plain rule as JSON values, with the source position of each part.
 
     Attributes:
-        fields: the argument of `Rule.model_validate`.
+        fields: the fields of the plain rule, to be validated by `Rule.model_validate`.
         origins: maps the JSON pointer of a line in the plain rule to the pointer of its source line in the entry.
         written: the fields of the entry, with the placeholders replaced by the values of the table row.
     """
@@ -128,10 +131,10 @@ def expand(
     """Yields the plain rules to which an entry expands.
 
     Args:
-        entry: the rule as written in its file.
-        fragments: the fragments of its file and of the included files.
+        entry: the rule or table to expand.
+        fragments: the fragments that the rule file and its included files define.
         stage: the default stage that the file sets for its rules, or None.
-        table: the default table that the file sets for its rules, or None.
+        table: the default `for` table that the file sets for its rules, or None.
 
     Raises:
         NamesError: a line or condition does not follow the grammar. The error gives its pointer inside the entry.
@@ -148,7 +151,7 @@ def expand(
 
 
 def _reversed(found: Expanded) -> Expanded:
-    """Returns the reverse of a rule, in which `match` and `replace` are exchanged."""
+    """Returns the reverse of a rule, with `match` and `replace` swapped."""
     match, replace = found.fields["match"], found.fields["replace"]
     if found.fields.get("stage") != "search":
         raise NamesError("/equality", "an equality must belong to the stage search", 'write "stage": "search"')
@@ -251,5 +254,5 @@ def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> l
 
 
 def _lines(value: Sequence[Any], pointer: str) -> list[tuple[str, str]]:
-    """Returns the lines that are not empty, as (line, JSON pointer). A row of a table may make a line empty."""
+    """Returns the nonempty lines as (line, JSON pointer). A line may be empty for some rows of a table."""
     return [(text, f"{pointer}/{at}") for at, text in enumerate(value) if text]

@@ -65,7 +65,7 @@ Fragments = Mapping[str, Fragment]
 
 @contextmanager
 def located(pointer: str) -> Iterator[None]:
-    """A context manager that adds a JSON pointer to an error raised in the block, unless the error already has one."""
+    """A context manager that adds a JSON pointer to errors raised in the block that do not contain one already."""
     try:
         yield
     except NamesError:
@@ -75,7 +75,7 @@ def located(pointer: str) -> Iterator[None]:
 
 
 def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) -> Fragment:
-    """Parses one entry of `let`.
+    """Parses one fragment, which is an entry of the `let` section of a rule file.
 
     Raises:
         RuleTextError: the header is not `RESULTS = NAME(PARAMETERS)` or `NAME(PARAMETERS)`, or conditions have
@@ -126,7 +126,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
 def expand_conditions(
     conditions: Sequence[tuple[str, str]], fragments: Fragments, depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Yields the conditions, with calls of fragments expanded, as (condition, JSON pointer of its source)."""
+    """Expands the fragments that conditions call. Yields (condition, JSON pointer of its source in the rule file)."""
     for text, pointer in conditions:
         called = re.fullmatch(r"(?P<name>[A-Za-z_]\w*)\(.*\)", text)
         fragment = fragments.get(called["name"]) if called else None
@@ -149,7 +149,7 @@ def names_in(text: str) -> list[str]:
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Returns a line or condition with names replaced by terms. All names are replaced at the same time."""
+    """Replaces names in a line or condition by other text. All names are replaced at the same time."""
     return _TOKEN.sub(lambda match: names.get(match["name"] or "", match[0]), text)
 
 

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Constants(Protocol):
-    """The properties of a program's nodes that a predicate may query."""
+    """The interface through which a predicate queries the constants and formulas of a program's nodes."""
 
     def is_state(self, node: Any) -> bool:
         """Returns whether a node is a parameter, buffer or constant. Training may change the values of such a node."""
@@ -73,9 +73,9 @@ FUNCTIONS: dict[str, Function] = {}
 def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool = False) -> Callable[[F], F]:
     """Returns a decorator that registers a function in `FUNCTIONS`.
 
-    The function takes the program as `Constants`, then its operands. A parameter `*operands` stands for one or more
-    operands. A predicate returns None, or raises `Refused` if it does not hold; a function with another return type
-    returns a value.
+    The first parameter of the function is the program, as `Constants`. The operands follow. A parameter `*operands`
+    stands for one or more operands. A predicate returns None, or raises `Refused` if it does not hold; a function with
+    another return type returns a value.
 
     Args:
         tensors: the attribute `tensors` of the registered `Function`.

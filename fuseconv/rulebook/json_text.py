@@ -76,8 +76,8 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
     """Reads and parses one JSON file.
 
     Args:
-        path: the file.
-        error: the class of the exceptions to raise.
+        path: the file to read.
+        error: the class of the exceptions that report an invalid file.
         named: whether the user named the file. If only another file refers to it, its contents may be private, so an
             error about invalid JSON shows no key of the file.
 

@@ -57,9 +57,9 @@ def _filled(items: list[str], width: int) -> list[str]:
 
 
 def _is_short(value: Any) -> bool:
-    """Returns whether a value may be on one line.
+    """Returns whether a value may be written on a single line.
 
-    These values are scalars, lists of scalars, lists with a single short item, lists of objects with one short member
+    Such values are scalars, lists of scalars, lists with a single short item, lists of objects with one short member
     each, and objects whose members are short and are not objects.
     """
     if isinstance(value, dict):

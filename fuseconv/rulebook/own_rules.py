@@ -1,4 +1,4 @@
-"""Loads the rules of a run: the default rules or the user's rules, without the disabled ones."""
+"""Loads the rules for a conversion: the default rules or the user's rules, without the disabled rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_rules(path: str | Path | None = None, without: Collection[str] = ()) ->
         without: the names of the rules to leave out.
 
     Raises:
-        RuleError: a file is missing or invalid, or there is no rule with a name in `without`.
+        RuleError: a file is missing or invalid, or a name in `without` matches no rule.
     """
     rules = _read(path)
     left_out = {named(name, rules).name for name in without}
@@ -28,10 +28,10 @@ def load_rules(path: str | Path | None = None, without: Collection[str] = ()) ->
 
 
 def named(name: str, rules: Sequence[Rule]) -> Rule:
-    """Returns the rule with a given name.
+    """Returns the rule with the given name.
 
     Raises:
-        RuleError: there is no such rule.
+        RuleError: no rule has this name.
     """
     by_name = {rule.name: rule for rule in rules}
     if name not in by_name:

@@ -45,7 +45,7 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
     """Runs the op files, each once per process, so that they register their ops.
 
     Args:
-        files: the files that `op_files` returned.
+        files: the files to run, as returned by `op_files`.
         trust: the kinds of code that may run. If there are files, `trust` must contain `code`.
 
     Returns:

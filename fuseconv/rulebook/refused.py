@@ -26,7 +26,7 @@ class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
 
 
 def text_of(operand: Any) -> str:
-    """Returns the text of a node, such as `name: f32[2, 8]`, or of a literal, for a message."""
+    """Describes a node (such as `name: f32[2, 8]`) or a literal for a message."""
     name = getattr(operand, "name", None)
     if name is None:
         return repr(operand)

@@ -250,7 +250,7 @@ class Rule(RuleFields):
 
     @property
     def texts(self) -> Iterator[Sequence[str]]:
-        """The alternatives of `match`, as text."""
+        """Yields the alternatives of `match`, each as the unparsed lines of text."""
         if not self.match:
             return
         if isinstance(self.match[0], str):
@@ -260,7 +260,7 @@ class Rule(RuleFields):
 
 
 def refuse(rule: Rule, pointer: str, what: str, fix: str) -> RuleError:
-    """Returns an error about a part of a rule, with the position of that part in the file."""
+    """Creates an error about the part of a rule at a JSON pointer, with the position of that part in the rule file."""
     return RuleError(f"rule {rule.name}: {what}", where=rule.locate(pointer), fix=fix)
 
 

@@ -182,7 +182,7 @@ def _validated(
 
 
 def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
-    """Returns the path of the first invalid value, without the names of union branches, and pydantic's error."""
+    """Returns the path of the first invalid value in the file, and pydantic's error. Union names are left out."""
     error = problem.errors(include_url=False)[0]
     keys: list[str | int] = []
     for key in error["loc"]:
@@ -195,7 +195,7 @@ def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int],
 
 
 def _words(error: Any, keys: Sequence[str | int]) -> tuple[str, str]:
-    """Returns a description of a validation error, and how to fix it."""
+    """Returns a description of a validation error, and an instruction for fixing the rule file."""
     if error["type"] == "rule_text":
         return error["ctx"]["what"], error["ctx"]["fix"]
     what, fix = error["msg"][:1].lower() + error["msg"][1:], "see rules/schema.json and docs/writing-rules.md"

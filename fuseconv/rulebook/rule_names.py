@@ -23,7 +23,7 @@ from fuseconv.rulebook.rule_text import (
 
 
 class NamesError(RuleTextError):
-    """A name or function in a rule is invalid. `pointer` is the JSON pointer, inside the rule, of the line."""
+    """A name or function in a rule is invalid. `pointer` is the JSON pointer of the line inside the rule."""
 
     def __init__(self, pointer: str, what: str, fix: str, column: int = 0) -> None:
         super().__init__(what, column, fix)
@@ -48,8 +48,8 @@ def check_names(
 
     Raises:
         NamesError: a name is unbound, is bound twice, is used before the line that binds it, is replaced but not bound,
-            or is bound but not replaced; a function is unknown or takes a different number of arguments; or a line of
-            the pattern shares no value with the other lines.
+            or is bound but not replaced; a function is unknown or is called with the wrong number of arguments;
+            or a line of the pattern shares no value with the other lines.
     """
     if not alternatives:
         raise NamesError("/match", "the rule has no pattern", "write `match` or `finds`")
@@ -73,7 +73,7 @@ def check_names(
 
 
 def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced: set[str]) -> tuple[set[str], set[str]]:
-    """Checks one alternative. Returns its variables and named literals, and the names that op lines bind."""
+    """Checks one alternative. Returns its pattern variables and named literals, and the names bound by op lines."""
     places: dict[str, int] = {}
     for number, line in enumerate(lines):
         for name in line.targets:
@@ -126,7 +126,7 @@ def _check_pattern_value(line: Line, pointer: str) -> None:
 def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
     """Checks that the ops of a pattern are connected through shared values.
 
-    Without a connection, each op would match independently, and the pattern would match in every combination.
+    Unconnected ops would match independently, so the pattern would match every combination of such ops in a graph.
     """
     words = {
         number: set(names_of(line.value)) | set(line.targets) - {"_"}

@@ -1,5 +1,7 @@
 """The text of a rule: SSA lines and conditions. `ast` parses them into terms, which are never evaluated as Python.
 
+A term is an argument of an op call or an operand of a condition: a name, a literal, a list, or a function call.
+
     h = aten.linear.default(x, w, b)                                an op of any torch.ops namespace
     y, s = fuseconv.add_layer_norm.default(x, r, w, b, eps)         several results
     _ = aten._assert_tensor_metadata.default(x, ...)                `_` is anything, `...` is every further argument
@@ -71,7 +73,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Each:
-    """A list with one term per merged match."""
+    """A list `[*term]`, which contains the value of the term in each of the merged matches."""
 
     term: Term
 
@@ -105,8 +107,8 @@ class Line:
     Attributes:
         targets: the bound names.
         unpacks: whether the targets unpack the results of one op.
-        value: the call, or the term that the name stands for.
-        constant: whether the call is evaluated at conversion.
+        value: the op call, or the term that the target stands for.
+        constant: whether the op is evaluated at conversion instead of at run time.
         each: whether the line has a single, starred target that binds one result per merged match.
     """
 
@@ -119,7 +121,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition: `left`, or `left comparison right`."""
+    """A condition of `where`: a function call or name `left`, or a comparison `left comparison right`."""
 
     left: Apply | Name
     comparison: str | None
@@ -151,7 +153,7 @@ def parse_line(text: str) -> Line:
 
 
 def written(line: Line) -> str:
-    """Returns a line as text. Parsing the text with `parse_line` gives the same line."""
+    """Writes a parsed line as text. `parse_line` parses this text to an equal line."""
     targets = ", ".join(line.targets) + ("," if line.unpacks and len(line.targets) == 1 else "")
     value = line.value
     if isinstance(value, Call):
@@ -163,7 +165,7 @@ def written(line: Line) -> str:
 
 
 def written_term(term: Term) -> str:
-    """Returns a term as text."""
+    """Writes a parsed term in the syntax of rule lines."""
     match term:
         case Name(id=name):
             return name
@@ -199,7 +201,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def names_of(term: Call | Term) -> Iterator[str]:
-    """Yields the names that a value uses, except `_`, in order and with repetitions."""
+    """Yields the names that occur in an op call or term, except `_`, in order and with repetitions."""
     if isinstance(term, Name):
         if term.id != "_":
             yield term.id
@@ -209,12 +211,12 @@ def names_of(term: Call | Term) -> Iterator[str]:
 
 
 def applications_of(term: Call | Term) -> Iterator[Apply]:
-    """Yields the function calls in a value, outermost first."""
+    """Yields the calls of rule functions in an op call or term, outermost first."""
     yield from (inner for inner in terms_of(term) if isinstance(inner, Apply))
 
 
 def terms_of(term: Call | Term) -> Iterator[Call | Term]:
-    """Yields a value and all terms in it, outermost first."""
+    """Yields an op call or term and all terms that it contains, outermost first."""
     yield term
     for inner in _parts(term):
         yield from terms_of(inner)
