@@ -1,4 +1,4 @@
-"""Makes the canonical graph of a program. Its nodes have the names that `explain` and `match` print."""
+"""Creates the canonical graph of a program. Its nodes have the names that `explain` and `match` print."""
 
 from __future__ import annotations
 

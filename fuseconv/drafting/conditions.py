@@ -11,7 +11,7 @@ from fuseconv.graph.nodes import facts_of
 
 
 def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
-    """Returns the conditions of a rule for a subgraph. The subgraph itself meets all of them.
+    """Returns the conditions of a rule for a subgraph. The subgraph itself satisfies all conditions.
 
     A floating-point operand may have any floating dtype in a match, but operands with the same floating dtype in the
     subgraph must have the same dtype in every match. Any other operand must have the same dtype as in the subgraph. All

@@ -56,7 +56,7 @@ def draft(
 
     Args:
         program: the captured program.
-        rules: the rules. Those of the stage `canonical` are applied before the nodes are looked up.
+        rules: all rules. The rules of the stage `canonical` are applied before the nodes are looked up.
         first: the names of the first nodes.
         last: the names of the last nodes. Their values are the results.
         op: the name of the new op that replaces the subgraph. The draft is then a pack. None to search for an existing

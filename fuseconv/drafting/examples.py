@@ -1,4 +1,4 @@
-"""Makes the examples of a drafted rule: the subgraph as a separate program with small sizes, which runs quickly."""
+"""Creates the examples of a drafted rule: the subgraph as a separate program with sizes so small that it runs fast."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def misses_of(values: Values) -> list[dict[str, Any]]:
 
 
 def _smallest(sizes: list[int], program: Callable[[Mapping[int, int]], Example], fits: Fits) -> Example | None:
-    """Replaces each size by the smallest size for which the rule still applies, and returns the program.
+    """Replaces each size by the smallest size for which the rule still applies. Returns the resulting program.
 
     The largest size is replaced first. When a size is replaced, its multiples are scaled by the same factor. Returns
     None if the rule does not apply to the program with the original sizes.
@@ -142,10 +142,10 @@ def _sizes(values: Values) -> Iterator[Any]:
 
 
 def _symbols(values: Values) -> dict[str, str] | None:
-    """Returns a name for each symbolic size, by its symbol. Returns None if an example cannot express the sizes.
+    """Returns a mapping from symbols to names of symbolic sizes, or None if an example cannot express the sizes.
 
-    This is so if there is no symbolic size or there are too many, if a size is an expression of others, or if a size
-    occurs in no tensor operand.
+    None is returned if the number of symbolic sizes is 0 or too large, if a size is an expression of others, or if a
+    size occurs in no tensor operand.
     """
     found = dict.fromkeys(str(size) for size in _sizes(values) if isinstance(size, torch.SymInt))
     of_tensors = {str(size) for node in values.tensors.values() for size in node.meta["val"].shape}

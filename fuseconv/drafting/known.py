@@ -54,14 +54,14 @@ _REJECTED = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 
 
 class _Word(NamedTuple):
-    """The value of an argument, and how the argument is written in a rule."""
+    """A value to try for an argument, and the text that a rule line contains for this value."""
 
     value: Any
     text: str
 
 
 class _Draw(NamedTuple):
-    """One set of random operands of a subgraph, by name, and the results that the subgraph computes from these."""
+    """A set of random operands of a subgraph, by name, and the results that the subgraph computes from them."""
 
     operands: Mapping[str, Any]
     results: tuple[torch.Tensor, ...]
@@ -121,7 +121,7 @@ def _lines(
 
 
 def _called(op: torch._ops.OpOverload, given: Mapping[int, _Word], draw: _Draw) -> tuple[Any, ...]:
-    """Calls an op and returns its results, or an empty tuple if the op does not accept the arguments."""
+    """Calls an op on one set of operands. Returns the results, or an empty tuple if the op rejects the arguments."""
     schema = op._schema.arguments
     named = {schema[at].name: draw.operands.get(word.text, word.value) for at, word in given.items()}
     absent = {one.name: None for one in schema if one.name not in named and not one.has_default_value()}
@@ -154,14 +154,14 @@ def _targets(found: Sequence[Any], expected: Sequence[torch.Tensor], values: Val
 
 
 def _is_close(one: Any, other: torch.Tensor) -> bool:
-    """Returns whether two results are nearly equal. The check of the rule decides later, by the tolerance table."""
+    """Returns whether two results are nearly equal. The check of the rule later applies the tolerance table."""
     if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 def _written(op: torch._ops.OpOverload, given: Mapping[int, _Word]) -> Iterator[str]:
-    """Yields the arguments as written in a line: first the positional arguments, then the keyword-only arguments."""
+    """Yields the text of each argument in a rule line: first positional arguments, then keyword-only arguments."""
     schema = op._schema.arguments
     kept = [at for at, word in given.items() if not _is_default(schema[at], word)]
     last = max((at for at in kept if not schema[at].kwarg_only), default=-1)

@@ -22,17 +22,17 @@ Spell = Callable[[Any], str]
 
 
 def in_rule(values: Values) -> Spell:
-    """Returns the function that writes a subgraph's operands and constants in the syntax of rules."""
+    """Returns a function that converts an operand or constant of the subgraph to text for a line of a rule file."""
     return _named(values, lambda value: SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value))
 
 
 def in_python(values: Values) -> Spell:
-    """Returns the function that writes a subgraph's operands and constants in the syntax of Python."""
+    """Returns a function that converts an operand or constant of the subgraph to text for Python source code."""
     return _named(values, lambda value: f'float("{value}")' if isinstance(value, float) else str(value))
 
 
 def _named(values: Values, constant: Spell) -> Spell:
-    """Returns a function that writes nodes and static sizes as their names, and everything else with `constant`."""
+    """Returns a function that maps a node or static size to its name, and any other value to `constant(value)`."""
 
     def spell(value: Any) -> str:
         if isinstance(value, Node):
@@ -46,9 +46,9 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
     """Returns one line per op of a subgraph, in execution order.
 
     Args:
-        subgraph: the subgraph.
-        values: the named values of the subgraph.
-        spell: writes the operands and constants of the subgraph. None for the syntax of rules.
+        subgraph: the subgraph, whose ops are written.
+        values: the names of the values of the subgraph.
+        spell: converts an operand or constant to text. None to use `in_rule`.
 
     Raises:
         UnsupportedError: an argument cannot be written in a rule.
@@ -60,7 +60,7 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
 
 
 def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
-    """Returns the names of an op's several results, with `_` for an unused result. Returns None for a single result."""
+    """Returns the names of an op's results, with `_` for unused results, or None for an op with a single result."""
     selected = {int(user.args[1]): user for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
     if not selected:
         return None
@@ -69,7 +69,7 @@ def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
 
 
 def given(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the positional and the keyword-only arguments of a call by name, without defaults that can be omitted."""
+    """Returns the positional and keyword-only arguments of an op call, by name. Omits redundant default values."""
     assert isinstance(node.target, torch._ops.OpOverload)
     schema, actual = node.target._schema.arguments, arguments(node)
     differs = {

@@ -33,7 +33,7 @@ _NAME = re.compile(r"(?:(?P<namespace>[a-z][a-z0-9_]*)\.)?(?P<name>[a-z][a-z0-9_
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of a pack's op."""
+    """The name of the op that a pack defines."""
 
     namespace: str
     name: str
@@ -62,7 +62,7 @@ def op_named(text: str) -> OpName:
 
 
 def replaced_by(op: OpName, values: Values) -> str:
-    """Returns the `replace` line that substitutes the op for the subgraph."""
+    """Returns the `replace` line of the rule, which calls the op on the operands of the subgraph."""
     targets = ", ".join(values.results)
     return f"{targets} = {op.target}({', '.join(values.operands)})"
 
@@ -75,8 +75,8 @@ def pack_files(
     Args:
         op: the name of the new op.
         rule: the rule that substitutes the op for the subgraph, as an entry of a rule file.
-        subgraph: the subgraph.
-        values: the named values of the subgraph.
+        subgraph: the subgraph that the op replaces.
+        values: the names of the values of the subgraph.
         example: the subgraph as a separate program.
 
     Returns:
@@ -162,7 +162,7 @@ def _schema(op: OpName, values: Values) -> str:
 
 
 def _test(values: Values, example: Example) -> dict[str, str]:
-    """Returns the placeholders of the test template: the operands, the parameters of `operands`, and the sizes."""
+    """Returns the values for the placeholders of the test template: operands, parameters of `operands`, and sizes."""
     tensors = [_drawn(values, name, node, example) for name, node in values.tensors.items()]
     operands = ", ".join([*tensors, *example.sizes.values()])
     count = len(example.symbols)

@@ -1,4 +1,4 @@
-"""Makes the rule for a subgraph: its pattern, conditions and examples. Also finds the rule's matches in a model."""
+"""Creates the rule for a subgraph: pattern, conditions and examples. Also finds the rule's matches in a model."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Pattern:
 
 
 def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
-    """Makes the pattern and an example of a subgraph, finds the pattern's matches in the model, and returns all.
+    """Creates the pattern and an example of a subgraph, and finds the pattern's matches in the model.
 
     Raises:
         UnsupportedError: an argument cannot be written in a rule, no rule can replace the subgraph, or the subgraph
@@ -129,7 +129,7 @@ def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, 
 
 
 def _renamed(values: Values) -> Values:
-    """Returns a copy in which intermediate values have new names, because a replacement cannot reuse their names."""
+    """Copies the values with new names for intermediate values, because a replacement cannot reuse the old names."""
     inner = {name if name in values.results else f"new_{name}": node for name, node in values.inner.items()}
     return replace(values, inner=inner)
 

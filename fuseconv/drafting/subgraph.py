@@ -44,7 +44,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     """Returns the subgraph on the paths from the first nodes to the last nodes.
 
     Args:
-        graph: the canonical graph.
+        graph: the canonical graph of the program.
         first: the names of the first nodes.
         last: the names of the last nodes. Their values are the results.
 
@@ -181,7 +181,7 @@ def _check_memory(graph: Canonical, found: Subgraph) -> None:
 
 
 def _owners(node: Node, operands: Sequence[Node]) -> set[Node]:
-    """Returns the operands and op calls whose memory a node's value may share, or the node itself if it is no view."""
+    """Returns the operands and op calls whose memory a view may share. For a node that is no view, the node itself."""
     shared = viewed(node.args[0]) if is_getitem(node) and isinstance(node.args[0], Node) else viewed(node)
     if node in operands or not shared:
         return {node}

@@ -1,4 +1,4 @@
-"""Templates for the files of a drafted pack. Their placeholders are for names, types and ops."""
+"""Templates for the files of a drafted pack. The placeholders are replaced by names, types and op calls."""
 
 README = """# {name}: an op drafted from a subgraph
 

@@ -59,7 +59,7 @@ class Values:
     """The values of a subgraph, with their names.
 
     Attributes:
-        tensors: the tensor operands by name, in the order in which an op takes them.
+        tensors: the tensor operands by name, in the order of the new op's parameters.
         sizes: the size operands by name. Symbolic sizes are nodes, and static sizes are integers.
         static: each static size with its name, by the op call, the argument's name and the position in the argument.
         inner: the nodes of the values that the subgraph computes, by name.
@@ -87,13 +87,13 @@ class Values:
 
 
 def values_of(graph: Canonical, subgraph: Subgraph, *, shared: bool = True) -> Values:
-    """Names the values of a subgraph, and returns these with the operands of the new op.
+    """Names the values of a subgraph and selects the operands of the new op.
 
     A weight is named as in the model, a computed value after its op, and an activation `x`, `y` and so on.
 
     Args:
-        graph: the canonical graph.
-        subgraph: the subgraph.
+        graph: the canonical graph of the program.
+        subgraph: the subgraph whose values are named.
         shared: whether equal static sizes share one name. Sizes that are equal only by chance may differ in other
             matches.
     """

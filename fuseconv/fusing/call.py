@@ -1,6 +1,7 @@
 """Describes the calls that a captured graph supports (argument structure, constants, tensors), and checks calls.
 
-Any other call raises an error, because the graph was not verified for it. `contract.expected` checks the tensors.
+A leaf is a tensor or constant in the nested containers that a call passes. A call that the graph does not support
+raises an error, because the graph was not verified for such a call. `contract.expected` checks the tensors.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class CapturedCall:
     """The calls that a captured graph supports. The object is immutable, so that copies of a module can share it.
 
     Attributes:
-        operands: the leaves that the graph takes, in order: the parameters, buffers and constants of the model, then
-            the inputs.
+        operands: descriptions of the leaves that the graph expects, in order: the parameters, buffers and constants of
+            the model, then the inputs.
         arguments: the pytree structure of the inputs, (args, kwargs).
         keywords: the names in kwargs, in order.
         results: the pytree structure of the outputs.

@@ -43,13 +43,13 @@ def fuse(
     replacement does not compute the same values as the matched ops, `fuse` skips the match and warns. Before it
     returns, `fuse` compares the outputs, gradients and buffers of the fused module with those of the model.
 
-    The captured graph is valid only for the mode (train or eval), dtypes, devices, sizes and autocast setting of the
-    call of `fuse`. Call `fuse` again for another setting; both fused modules share the model's parameters.
+    The captured graph is valid only for the mode (train or eval), dtypes, devices, sizes and autocast setting with
+    which `fuse` was called. Call `fuse` again for another setting; both fused modules share the model's parameters.
 
     Args:
         model: the module. `fuse` does not change it.
-        example_inputs: the inputs of a call: a tensor, a sequence of positional arguments, or a mapping of keyword
-            arguments.
+        example_inputs: the inputs of a model call: a tensor, a sequence of positional arguments, or a mapping of
+            keyword arguments.
         rules: a rule file or folder. Default: the rules that come with fuseconv.
         backend: the backend for the ops that have several backends on CUDA, such as `linear_act`. Default: each op
             chooses.
@@ -62,7 +62,7 @@ def fuse(
         ParityError: an output, gradient or buffer of the fused module differs from the model's.
         RuleError: a rule file is invalid.
         UnsupportedError: the model cannot be captured.
-        UsageError: the model rejects the inputs, or no op in the fused graph takes a `backend`.
+        UsageError: the model rejects the inputs, or no op in the fused graph accepts a `backend`.
 
     Examples:
         >>> layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
@@ -116,7 +116,7 @@ def _fused(model: nn.Module, program: Program, chosen: Plan, backend: str | None
 
 
 def _choose(graph: Graph, backend: str) -> None:
-    """Sets the `backend` argument of every fuseconv op that takes this argument."""
+    """Sets the `backend` argument of every fuseconv op whose schema contains this argument."""
     having = [
         node
         for node in graph.nodes

@@ -68,10 +68,10 @@ class Fused(nn.Module):
         return found
 
     def train(self, mode: bool = True) -> Fused:
-        """Accepts only the mode of the capture, in which the module already is.
+        """Does nothing if `mode` is the mode of the capture (train or eval), and raises an error otherwise.
 
         Raises:
-            UsageError: the mode differs. Capture fixed the behavior of dropout and batch norm in the graph.
+            UsageError: the mode differs. The capture fixed the behavior of dropout and batch norm in the graph.
         """
         if mode != self.training:
             names = ("eval", "train") if mode else ("train", "eval")

@@ -38,8 +38,8 @@ def check_against(
 
     Args:
         model: the original model.
-        program: the captured model.
-        fused: the fused module.
+        program: the captured model, which is run in float64 as the reference.
+        fused: the fused module to verify.
         args: the positional example inputs.
         kwargs: the keyword example inputs.
 
@@ -72,7 +72,7 @@ def check_against(
 def check_sizes(
     model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Verifies that the captured program agrees with the model at sizes about which torch.export makes assumptions.
+    """Verifies that the captured program agrees with the model at sizes for which torch.export makes assumptions.
 
     Sizes that the graph or the model rejects are skipped.
 
@@ -178,7 +178,7 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _input(value: Any, dtype: torch.dtype | None) -> Any:
-    """Returns a copy of an input. A floating-point tensor is converted to `dtype`, if given, and requires grad."""
+    """Copies an input. The copy of a floating-point tensor has the given dtype, if any, and requires grad."""
     if not isinstance(value, Tensor):
         return value
     copy = value.detach().clone()
@@ -186,5 +186,5 @@ def _input(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _written(leaf: Any) -> Any:
-    """Returns a clone of a tensor, which the model may mutate, or any other value unchanged."""
+    """Returns a clone of a tensor, because the model may mutate its inputs. Returns any other value unchanged."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf

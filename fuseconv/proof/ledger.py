@@ -132,9 +132,8 @@ class Ledger:
     def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
         """Returns the ledger's copy of a workspace node. If the copy is missing, adds it before `point`.
 
-        The operands of the node are added in the same way.
-
-        A constant that is computed at conversion is added as the op that computes it. Each new copy is added to `made`.
+        Missing operands of the node are added in the same way. A constant that is computed at conversion is added as
+        the op that computes the constant. Each new copy is also added to the set `made`.
         """
         if node not in self._copies:
             deferred = self.workspace.deferred(node)

@@ -1,5 +1,7 @@
 """Estimates the time of an op at given sizes: from measured tactics where they exist, else from a roofline model.
 
+A tactic is a kernel choice (backend and configuration) for one problem size. A rung is one combination of dim sizes.
+
 The estimate only ranks forms; the final choice is timed. The roofline model takes the larger of two times: the compute
 time, at the rate of a large matrix product, and the memory time, at the rate of a large elementwise addition. To this
 it adds the time of an op on a single element.
@@ -93,7 +95,7 @@ class Cost:
     Attributes:
         program: the captured program.
         rungs: the sizes at which to estimate. Each rung maps the names of the dims to sizes.
-        rates: the rates of the device.
+        rates: the measured speed of the device.
         problems: the measured times of tactics. Empty if none were measured.
     """
 
@@ -163,7 +165,7 @@ def bytes_of(node: Node) -> int:
 
 
 def _at(value: Any, values: Mapping[Any, int]) -> Any:
-    """Returns fake values with symbols replaced by their values, as tensors on the meta device, which use no memory."""
+    """Replaces symbolic sizes in fake values by numbers. Returns tensors on the meta device, which use no memory."""
 
     def size(one: int | torch.SymInt) -> int:
         return int(one.node.expr.xreplace(values)) if isinstance(one, torch.SymInt) else one

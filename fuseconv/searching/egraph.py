@@ -1,7 +1,7 @@
 """An e-graph, implemented by egglog: it stores terms, records which terms are equal, and finds matches of patterns.
 
 The caller identifies terms by numbers. Commands are collected as text in egglog's language, so that a batch of commands
-needs only one call of egglog.
+requires only one call of egglog. A term is an expression: a leaf, or an op call on other terms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_egglog() -> Any:
 
 
 class EGraph:
-    """An e-graph. Each term is a leaf or a call of an op on other terms."""
+    """A set of terms that also stores which terms are equal, so that many equal forms share memory."""
 
     def __init__(self) -> None:
         self._native = load_egglog()()
@@ -55,15 +55,15 @@ class EGraph:
         return head
 
     def leaf(self, number: int) -> None:
-        """Adds a term that is a leaf."""
+        """Adds the leaf that the caller identifies by `number`."""
         self._pending.append(word(number))
 
     def call(self, number: int, head: str, operands: Sequence[int]) -> None:
-        """Adds a term that is a call of the declared op `head` on other terms."""
+        """Adds the term `number`: a call of the declared op `head` on the terms `operands`."""
         self._pending.append(f"(union {word(number)} ({' '.join([head, *map(word, operands)])}))")
 
     def equate(self, one: int, other: int) -> None:
-        """Records that two terms are equal."""
+        """Records that the terms with these two numbers are equal."""
         self._pending.append(f"(union {word(one)} {word(other)})")
 
     def pattern(self, name: str, facts: Sequence[str], variables: Sequence[str]) -> None:
@@ -97,5 +97,5 @@ class EGraph:
 
 
 def word(number: int) -> str:
-    """Returns the text of a numbered term in egglog's language."""
+    """Returns the name by which egglog's language refers to the term with this number."""
     return f"(term {number})"

@@ -1,8 +1,10 @@
 """Extracts the cheapest forms from an e-graph, as lines that may replace the region.
 
-An exact choice is hard, because a value that two ops use is computed only once. So the cheapest tree, in which every
-use of a value counts, is found for each size. Its neighbors differ from it in the op that computes one of the values.
-Then the costs of the tree and its neighbors are compared as graphs, in which a shared value counts once.
+A form is a list of ops that computes the results of a region. A class is a set of nodes that compute the same value.
+Choosing the cheapest form exactly is hard, because a value that two ops use is computed only once. So the cheapest
+tree, in which every use of a value counts, is found for each size. A neighbor of this tree computes one of the values
+with another op. Then the costs of the tree and its neighbors are compared as graphs, in which a shared value counts
+once.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Extraction:
 
     @cached_property
     def given(self) -> Candidate:
-        """The form in the model: the unchanged region."""
+        """The form in which the model computes the region, with its estimated cost."""
         own = {self._first(node): node for node in self._region.nodes}
         found = self._candidate({**self._cheapest(0), **own})
         assert found is not None
@@ -112,7 +114,7 @@ class Extraction:
         return [one / max(own, 1e-9) for one, own in zip(form.times, self.given.times, strict=True)]
 
     def _picks(self) -> Iterator[Picks]:
-        """Yields the choices to compare: the cheapest trees, over all sizes and at each size, and their neighbors."""
+        """Yields choices of one node per class: the cheapest tree over all sizes, and at each size, and neighbors."""
         sizes = range(len(self.given.times))
         weights = [
             [1 / max(own, 1e-9) for own in self.given.times],
@@ -191,7 +193,7 @@ class Extraction:
         return order
 
     def _candidate(self, picks: Picks) -> Candidate | None:
-        """Returns the form for a choice, or None if the choice is cyclic or cannot be written as rule lines."""
+        """Returns the form that a choice of nodes yields, or None if it is cyclic or has no text as rule lines."""
         order = self._ordered(picks)
         if order is None:
             return None
@@ -261,7 +263,7 @@ class Extraction:
 
 
 def _calls(form: Candidate) -> int:
-    """Returns the number of ops that are called at run time."""
+    """Returns the number of ops that a form calls at run time."""
     return sum(": constant" not in line for line in form.lines)
 
 

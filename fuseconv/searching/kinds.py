@@ -32,7 +32,7 @@ class Kind:
     Attributes:
         text: the text of the regions.
         count: the number of regions of this kind.
-        given: the form in the model.
+        given: the form in which the model computes the regions.
         candidates: the other forms that are worth timing, the most promising first.
         limit: the limit at which the search stopped, as text, such as `16 rounds`. Empty if every form was found.
     """
@@ -61,8 +61,8 @@ def kinds(
     Args:
         program: the captured program.
         plan: the plan of the program. Its canonical steps are executed before the search.
-        rules: the rules. Only the rules of the stage `search` for the program's device are used, except those that need
-            `--allow`.
+        rules: the rules. Only the rules of the stage `search` for the program's device are used, except rules that
+            require `--allow`.
         rungs: the sizes at which costs are estimated. Each rung maps the names of the dims to sizes.
         problems: the measured times of tactics.
         rates: a function that measures the rates of a device for a dtype.

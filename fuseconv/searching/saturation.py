@@ -43,7 +43,7 @@ class Saturated:
 
     Attributes:
         workspace: a graph that contains all ops of all forms.
-        region: the region.
+        region: the region whose forms were searched.
         classes: maps each op or operand to its equivalence class: all nodes that compute the same value, including
             itself. The nodes of a class map to the same tuple, whose first node identifies the class.
         limit: the limit at which the search stopped, as text, such as `16 rounds`. Empty if every form was found.
@@ -66,9 +66,9 @@ def saturate(
     """Adds the ops of all forms of a region to the graph and returns the forms.
 
     Args:
-        workspace: the graph, to which the ops are added. The added ops have no users outside the forms.
-        region: a region of the graph.
-        rules: the rules of the stage `search`.
+        workspace: the graph to which the ops of all forms are added. The added ops have no users outside the forms.
+        region: the region of the graph to search.
+        rules: the rules of the stage `search` to apply.
         nodes: the maximum number of ops in all forms together.
         seconds: the maximum time of the search, in seconds.
     """
@@ -161,7 +161,7 @@ class _Growth:
         return self._graph.declare(str(op), len(op._schema.arguments), words if facts(op).commutative else None)
 
     def _add(self, name: str, pattern: Pattern) -> None:
-        """Adds a pattern to the e-graph."""
+        """Adds the pattern of a rule to the e-graph, so that each round searches for it."""
         words = [fact for at, line in enumerate(pattern.lines) for fact in self._facts(pattern, at, line)]
         names = sorted({*pattern.places, *_variables(pattern)})
         self._patterns[name] = pattern, tuple(names)
@@ -176,7 +176,7 @@ class _Growth:
         yield f"(= {result} ({' '.join([self._head(line.op), *operands])}))"
 
     def _word(self, pattern: Pattern, term: Any, place: str) -> str:
-        """Returns a term of a pattern as text in egglog's language."""
+        """Writes an argument of a pattern line in egglog's language."""
         match term:
             case Name(id="_"):
                 return f"any_{place}"
@@ -278,7 +278,7 @@ class _Growth:
 
 
 def _key(value: Any) -> Any:
-    """Returns a key that identifies a literal. 2 and 2.0 have the same key; 1 and True have different keys."""
+    """Returns a key by which equal literals are recognized. 2 and 2.0 have one key; 1 and True have different keys."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number", float(value)
     return type(value).__name__, str(value)
