@@ -28,7 +28,7 @@ class Draft:
     """A drafted rule, and the files that contain it.
 
     Attributes:
-        rule: the name of the rule.
+        rule: the name of the drafted rule.
         op: the op that replaces the subgraph, as written in a rule.
         nodes: the names of the op calls in the subgraph.
         places: the rule's matches in the model, each as the names of its nodes.
@@ -55,7 +55,7 @@ def draft(
     """Drafts a rule for the subgraph between the first and the last nodes, and returns the draft.
 
     Args:
-        program: the captured program.
+        program: the captured program that contains the subgraph.
         rules: all rules. The rules of the stage `canonical` are applied before the nodes are looked up.
         first: the names of the first nodes.
         last: the names of the last nodes. Their values are the results.

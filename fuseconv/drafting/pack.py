@@ -73,7 +73,7 @@ def pack_files(
     """Generates the content of a pack's files.
 
     Args:
-        op: the name of the new op.
+        op: the name of the op that the pack defines.
         rule: the rule that substitutes the op for the subgraph, as an entry of a rule file.
         subgraph: the subgraph that the op replaces.
         values: the names of the values of the subgraph.

@@ -58,7 +58,7 @@ class Pattern:
         """Returns the rule as an entry of a rule file.
 
         Args:
-            name: the name of the rule.
+            name: the name to use for the rule.
             doc: the description of the rule.
             lines: the lines of the replacement.
             sizes: further conditions on sizes.
@@ -111,7 +111,7 @@ def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, 
     """Finds the matches of a rule in the model, and checks the rule's examples.
 
     Args:
-        graph: the canonical graph of the model.
+        graph: the canonical graph of the model, in which the rule is matched.
         written: the rule as an entry of a rule file.
 
     Returns:

@@ -35,7 +35,7 @@ class Constant:
     value: Any
 
     def check(self, found: Any) -> None:
-        """Checks that one leaf of a call equals this constant.
+        """Checks that the value that a call passes equals this constant.
 
         Raises:
             ContractError: the type or the value of the leaf differs.

@@ -25,7 +25,7 @@ class Fused(nn.Module):
     the call.
 
     Attributes:
-        plan: the fusions and the near misses.
+        plan: the fusions that were applied, and the near misses with their reasons.
     """
 
     def __init__(self, model: nn.Module, program: Program, plan: Plan) -> None:

@@ -37,7 +37,7 @@ def check_against(
     """Verifies that a fused module gives the same outputs, gradients and buffers as the model on the example inputs.
 
     Args:
-        model: the original model.
+        model: the original model, which provides the expected results.
         program: the captured model, which is run in float64 as the reference.
         fused: the fused module to verify.
         args: the positional example inputs.
@@ -84,7 +84,7 @@ def check_sizes(
         kwargs: the keyword example inputs.
 
     Raises:
-        UnsupportedError: the program differs from the model at some sizes.
+        UnsupportedError: the program differs from the model at some combination of sizes.
     """
     inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
 

@@ -22,7 +22,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4
-"""A fill value of at most this number hides a score: in every dtype, its exp is 0 compared with a visible score's."""
+"""A fill value of at most this number hides a score: in every dtype, its exp is 0 relative to a visible score's exp."""
 
 LOST = -1e30
 """If a score is added to a number this low or lower, rounding loses the score, in every dtype except f16. This is also
@@ -236,7 +236,7 @@ class _Call:
 
         Args:
             bias: the mask before the view.
-            shape: the name of a tensor of zeros that has the shape of the scores except for a single key. Empty before
+            shape: the name of a tensor of zeros with the shape of the scores, except that it has one key. Empty before
                 the first view.
             step: the step of kind `view` to apply.
 

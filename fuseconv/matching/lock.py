@@ -60,7 +60,7 @@ class Lock(BaseModel):
 
 @dataclass(frozen=True)
 class Change:
-    """A difference from the lock: a rule's number of matches in a module has changed. Includes the reason."""
+    """A difference between the plan and the lock: the number of matches of one rule in one module, with the reason."""
 
     rule: str
     module: str
@@ -95,7 +95,7 @@ def read_lock(path: Path) -> Lock:
 
     Raises:
         FileError: the file does not exist.
-        RuleError: the file is not a valid lock. The error gives the position.
+        RuleError: the file is not a valid lock. The message contains the position.
     """
     if not leads_somewhere(path):
         raise FileError(f"there is no {path.name}", where=str(path), fix="write it with `fuseconv convert --lock`")
@@ -122,7 +122,7 @@ def write_lock(
     Args:
         path: the lock file, which is created if it does not exist.
         bundle: the name of the bundle, under which the lock stores its entry.
-        found: the number of matches by rule and module.
+        found: the matches to record: their number by rule and module.
         chosen: the times of the targets and the choice per class of matches. None if nothing was measured.
         tactics: the `problems` of the bundle's tuning.json, or None.
         forms: the forms that the search chose, or None.
@@ -148,7 +148,7 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
     """Checks that a plan has exactly the matches that the lock records for a bundle.
 
     Args:
-        path: the lock file.
+        path: the lock file to compare with.
         bundle: the name of the bundle whose entry is compared with the plan.
         plan: the plan of the current conversion.
         program: the captured program, which records the module of each node.

@@ -57,7 +57,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A subgraph that fits the pattern and meets the conditions. The replacement has not been checked yet."""
+    """A subgraph that matches the pattern and satisfies the conditions. Its replacement has not been checked yet."""
 
     rule: Rule
     nodes: frozenset[Node]
@@ -86,7 +86,7 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[
     """Finds all matches of one rule in a graph.
 
     Args:
-        index: the index of the graph.
+        index: the index of the graph to search.
         patterns: the compiled alternatives of the rule.
 
     Returns:
@@ -135,7 +135,7 @@ def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> 
     """Makes all checks that do not depend on the replacement, and returns the candidate that passed them.
 
     Args:
-        index: the index of the graph.
+        index: the index of the graph that contains the subgraph.
         pattern: the alternative of the rule that fits the subgraph.
         state: the nodes and captures that the search found.
         read: a set to which the examined nodes are added.
@@ -192,8 +192,8 @@ def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
     """Makes all checks that depend on the replacement, and returns the match.
 
     Args:
-        index: the index of the graph.
-        found: the candidate, whose replacement has not been checked yet.
+        index: the index of the graph that contains the candidate.
+        found: the candidate to check.
         lines: the lines to substitute for the nodes of the candidate.
 
     Raises:

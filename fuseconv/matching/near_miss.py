@@ -13,7 +13,7 @@ from fuseconv.matching.steps import Miss
 from fuseconv.rulebook.rule import Rule
 
 Words: TypeAlias = Callable[[], tuple[str, str]]
-"""A function that returns two texts: what a pattern expects, and what the graph contains instead."""
+"""A function that returns two strings: what a pattern expects, and what the graph contains instead."""
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,9 @@ class Pattern:
     def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
         """The possible assignments of terms to arguments of the op, for each pattern line.
 
-        The line of a commutative op may have two assignments, and a product line has none. Each assignment lists the
-        arguments in the order of their comparison: literals first, then results of other lines, then pattern variables.
+        A line that calls a commutative op may permit two assignments, and a product line permits none. Each assignment
+        lists the arguments in the order of their comparison: literals first, then results of other lines, then pattern
+        variables.
         """
         return tuple(
             tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()

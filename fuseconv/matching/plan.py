@@ -125,7 +125,7 @@ def is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
 
 
 def _others(rule: Rule, targets: Collection[str]) -> str:
-    """Returns a message about the targets that a rule does not support, or an empty string if it supports all."""
+    """Returns a message that names the targets a rule does not support, or an empty string if it supports all."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
     return (

@@ -40,7 +40,7 @@ class Region:
     Attributes:
         nodes: the ops, in execution order.
         names: maps each operand and op to its name in `text`.
-        results: the ops whose values are used outside the region.
+        results: the nodes whose values are used outside the region.
         text: the types of the operands, the ops as rule lines, and the names of the results, separated by semicolons.
     """
 

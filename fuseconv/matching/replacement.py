@@ -24,7 +24,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 FREE_BYTES = 1 << 30
-"""The total size in bytes that the results of an op in a replacement may always have."""
+"""Results of an op in a replacement are accepted if their total size in bytes is at most this number."""
 
 LARGEST_GROWTH = 64
 """The maximum ratio, in bytes, of the results of an op to its operands, if the results exceed `FREE_BYTES`."""

@@ -29,14 +29,14 @@ from fuseconv.rulebook.rule import refuse
 from fuseconv.rulebook.rule_text import Items, Literal, Name
 
 BUDGET = 20_000
-"""The maximum number of comparisons per anchor. A pattern that needs more could hang on a large graph."""
+"""The maximum number of comparisons per anchor. A pattern that requires more could stall on a large graph."""
 
 
 class Index:
     """An index of a graph for the matcher.
 
     Attributes:
-        workspace: the graph.
+        workspace: the graph that is indexed.
         calls: maps each op to the nodes that call the op. `PRODUCT` maps to all multiplications.
         aliases: the alias analysis, which records the memory that the graph mutates.
     """

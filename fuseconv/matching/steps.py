@@ -111,7 +111,7 @@ class Form:
     """The computation chosen for all regions with the same text: the same ops on operands of the same types.
 
     Attributes:
-        lines: the lines that replace the ops of a region. Empty if the regions stay as they are.
+        lines: the lines that replace the ops of a region. Empty if the regions are left unchanged.
         choices: maps each target to the measured times of a call of the model with and without this form. Empty while
             the form is being timed.
         notes: one sentence per other form that says what is known about it.

@@ -25,7 +25,7 @@ def described(error: Exception) -> str:
 
 
 def miss(rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> Miss:
-    """Returns the miss for a match that is excluded because of an unexpected error."""
+    """Creates the miss that reports a match excluded because of an unexpected error."""
     found = described(error)
     reason = f"the match is skipped: {found}"
     return Miss(rule, nodes[-1], reason, "a step without errors", found, where, refused=True, rejected=True)

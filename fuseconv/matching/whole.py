@@ -20,7 +20,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
 SMALL = 1 << 20
-"""The size in bytes that a constant computed at conversion may always have."""
+"""A constant of at most this size in bytes may be computed at conversion, however small its operands are."""
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Match]:
@@ -92,7 +92,7 @@ def _restated(
     """Yields the match that replaces nodes by lines that call the same ops, or nothing if the match is refused.
 
     Args:
-        index: the index of the graph.
+        index: the index of the graph that contains the nodes.
         rule: the rule to which the match belongs.
         matched: the matched nodes, in execution order.
         results: maps each replaced node to the matched node whose line computes its value.

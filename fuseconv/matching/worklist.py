@@ -34,7 +34,7 @@ class _Kept:
         rule: the rule whose matches are kept.
         order: the position of the rule among the rules of the stage, which breaks ties.
         patterns: the alternatives of the rule.
-        looks_far: whether the rule depends on nodes that its results do not record, so that it must be evaluated anew.
+        looks_far: whether the rule depends on nodes that its results do not record, so that all are recomputed.
         live: the alternatives that may match. For a canonical rule, these are the alternatives whose ops all occur in
             the graph.
         found: maps each anchor to the result of the search there.

@@ -1,4 +1,4 @@
-"""The result of a check of a rule, and the summary of all checks."""
+"""The result of one check of a rule, and a summary of all checks."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def checked_plan(
 
 
 class _Trial:
-    """Tests the steps of plans.
+    """Tests the steps of successive plans, and remembers the results.
 
     Each step is tested once on the values that occur in the model. Of the steps with equal `adversarial.kind`, only the
     first is tested on random values.
@@ -171,7 +171,7 @@ def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
 
 
 def _miss(excerpt: Excerpt, difference: str) -> Miss:
-    """Returns the miss for a match that failed its test.
+    """Creates the miss that reports a match whose replacement failed the numerical test.
 
     If literals of the program differ from the rule's literals, the miss reports the literals as the cause. Otherwise
     the miss reports that the rule is wrong at this match.

@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def main() -> None:
-    """Runs jobs until stdin ends."""
+    """Reads jobs from stdin and writes their results to stdout, until stdin is closed."""
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the output of ops must not mix with the results
     torch.set_num_threads(1)

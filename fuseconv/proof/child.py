@@ -116,7 +116,7 @@ class Child:
         return None
 
     def _death(self) -> FuseconvError:
-        """Starts a new child process and returns an error that says why the previous one died."""
+        """Replaces a dead child process by a new process, and returns an error that says why the child died."""
         status = self._process.wait()
         self._said.seek(0)
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")

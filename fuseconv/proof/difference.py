@@ -22,7 +22,7 @@ CANNOT_RUN = (RuntimeError, IndexError)
 """The exceptions that ops raise if they reject their operands."""
 
 ROOT = torch.nn.Module()
-"""The root module for running graphs. The graphs use no attributes of it."""
+"""The root module for running graphs that reference no attributes."""
 
 
 def compare_graphs(

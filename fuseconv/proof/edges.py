@@ -1,7 +1,7 @@
 """Edges, the values at which ops change behavior: values next to literals of the program, halves, zeros and extremes.
 
 A rule that omits a bound, or rounds halves differently, is correct for almost all values. Tests at edges find the
-exceptions.
+values for which such a rule is wrong.
 """
 
 from __future__ import annotations

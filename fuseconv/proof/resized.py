@@ -24,7 +24,7 @@ def resized(model: torch.nn.Module, exported: ExportedProgram, leaves: list[Any]
 
     Args:
         model: the captured model.
-        exported: the captured program, which gives the ranges of the dims.
+        exported: the captured program, which declares the range of each dynamic dim.
         leaves: the flattened example inputs: tensors, and constants, which stay as they are.
     """
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}

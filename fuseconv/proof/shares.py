@@ -16,7 +16,7 @@ FALSE_ALARM = 1e-12
 correct match in 1e10 is rejected. The seeds are fixed, so that such a match is always rejected."""
 
 ENOUGH = 256
-"""The expected number of dropped or kept elements, whichever are rarer, that a test needs."""
+"""The expected number of dropped or kept elements, whichever are rarer, that a test requires."""
 
 RUNS = 64
 """The maximum number of seeds. At least two seeds are used, so that their masks can be compared."""

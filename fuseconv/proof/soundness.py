@@ -39,8 +39,8 @@ class Pair:
 
     Attributes:
         changed: how the program differs from the example, as text: `as written` for the example itself.
-        text: the program as text.
-        traced: the program as a graph.
+        text: the program as parsed SSA lines.
+        traced: the program, traced on fake tensors.
         parameters: the parameters of the program.
         before: the graph of the program, with its parameters and inputs as placeholders.
         after: the rewritten graph. It also contains the ops that compute constants.
@@ -153,7 +153,7 @@ class Draw:
 
     Attributes:
         size: the smallest symbolic size.
-        values: the kind of values.
+        values: the kind of random values, such as `edge`.
         seed: the seed of the random generator.
         long: the name and value of one symbolic size that is much larger than the others, or None.
     """

@@ -78,7 +78,7 @@ def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
         lines: the new lines. Each replaces the line of `base` that binds the same name.
 
     Raises:
-        RuleTextError: neither program has a `return` line, or a line does not follow the grammar.
+        RuleTextError: neither program contains a `return` line, or a line does not follow the grammar.
     """
     bound = {name for line in lines for name in _bound(line)}
     if "return" in bound and all(name in bound for line in lines for name in _read(line)):

@@ -112,7 +112,7 @@ def fragments_of(file: RuleFile) -> dict[str, Fragment]:
     """Returns the fragments that a file defines, by name.
 
     Raises:
-        NamesError: a fragment is malformed, or two have the same name.
+        NamesError: a fragment is malformed, or two fragments have the same name.
     """
     found: dict[str, Fragment] = {}
     for header, body in file.let.items():

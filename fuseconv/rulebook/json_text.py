@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 20
 """The maximum size of a file in bytes. A plan of 100,000 nodes fits; rule files are far smaller."""
 
 MAX_DEPTH = 32
-"""The maximum nesting of arrays and objects. A rule file needs six levels."""
+"""The maximum nesting of arrays and objects. A rule file requires six levels."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,30})(?P<fraction>\.\d{1,30})?(?P<exponent>[eE][+-]?\d{1,4})?(?![\w.])")

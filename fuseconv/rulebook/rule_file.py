@@ -73,7 +73,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.fragments: dict[Path, dict[str, Fragment]] = {}
-        """Maps each file read so far to its fragments: the file's own and those of the files that it includes."""
+        """Maps each file read so far to its fragments: its own, and the fragments of all files that it includes."""
 
     def rules(self, path: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
         """Yields the rules of a file or folder. The rules of included files come first."""

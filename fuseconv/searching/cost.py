@@ -96,7 +96,7 @@ class Cost:
         program: the captured program.
         rungs: the sizes at which to estimate. Each rung maps the names of the dims to sizes.
         rates: the measured speed of the device.
-        problems: the measured times of tactics. Empty if none were measured.
+        problems: the measured times of tactics, by problem and size. Empty if none were measured.
     """
 
     program: Program

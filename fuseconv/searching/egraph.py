@@ -40,7 +40,7 @@ class EGraph:
         """Declares an op with a given number of operands, unless declared already, and returns its name in egglog.
 
         Args:
-            name: the name of the op.
+            name: the name of the op, such as `aten.mm.default`.
             arity: the number of operands.
             swapped: for a commutative op, the operands after the first two, in egglog's language. Swapping the first
                 two operands of a call with these further operands gives an equal call. None for other ops.
@@ -70,7 +70,7 @@ class EGraph:
         """Adds a pattern for `run` to match.
 
         Args:
-            name: the name of the pattern.
+            name: the name under which `run` reports the matches.
             facts: the conditions of a match, in egglog's language.
             variables: the variables whose terms each match reports.
         """

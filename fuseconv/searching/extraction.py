@@ -23,7 +23,7 @@ from fuseconv.searching.saturation import Saturated
 
 GAIN = 2.0
 """A form is worth timing if, at some size, its estimated time is at most this multiple of the estimated time of the
-region as it is. The estimate may be wrong by this factor."""
+unchanged region. The estimate may be wrong by this factor."""
 
 TRIED = 400
 """The maximum number of neighbors whose costs are compared."""

@@ -19,7 +19,7 @@ from fuseconv.searching.extraction import GAIN, Candidate, Extraction
 from fuseconv.searching.saturation import NODES, SECONDS, saturate
 
 FORMS = 4
-"""The maximum number of forms of a kind that are timed, besides the region as it is."""
+"""The maximum number of forms of a kind that are timed, in addition to the unchanged region."""
 
 KINDS = 8
 """The maximum number of kinds that are searched: those with the largest estimated time."""
@@ -30,7 +30,7 @@ class Kind:
     """All regions with the same text, such as the same part of equal layers.
 
     Attributes:
-        text: the text of the regions.
+        text: the text that identifies the regions; see regions.py.
         count: the number of regions of this kind.
         given: the form in which the model computes the regions.
         candidates: the other forms that are worth timing, the most promising first.
@@ -59,12 +59,12 @@ def kinds(
     """Returns the kinds of regions that have other forms, or whose search reached a limit, the slowest kinds first.
 
     Args:
-        program: the captured program.
+        program: the captured program whose regions are searched.
         plan: the plan of the program. Its canonical steps are executed before the search.
         rules: the rules. Only the rules of the stage `search` for the program's device are used, except rules that
             require `--allow`.
         rungs: the sizes at which costs are estimated. Each rung maps the names of the dims to sizes.
-        problems: the measured times of tactics.
+        problems: the measured times of kernel choices (tactics), by problem and size.
         rates: a function that measures the rates of a device for a dtype.
         nodes: the maximum number of ops in all forms of a region together.
         seconds: the maximum time to search one region, in seconds.
