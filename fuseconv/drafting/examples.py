@@ -128,7 +128,7 @@ def _program(subgraph: Subgraph, values: Values, symbols: Mapping[str, str], sma
 
 
 def dtype_in(values: Values, node: Node) -> str:
-    """Returns an operand's dtype in examples: f64 for floats if all floats have the same dtype, else its own dtype."""
+    """Returns the dtype of an operand in examples: f64 if it is a float and all floats share a dtype, else its own."""
     dtype = node.meta["val"].dtype
     floating = {one.meta["val"].dtype for one in values.tensors.values() if one.meta["val"].is_floating_point()}
     return "f64" if dtype.is_floating_point and len(floating) == 1 else short_dtype(dtype)

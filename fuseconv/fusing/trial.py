@@ -152,7 +152,7 @@ def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Ou
 def _outcome(
     outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
 ) -> Outcome:
-    """Computes the gradients of a run and returns its outputs, buffers and gradients by name.
+    """Computes the gradients of a run's outputs, and returns the outputs, buffers and gradients by name.
 
     A missing gradient is a tensor of zeros.
     """

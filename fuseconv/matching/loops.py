@@ -77,7 +77,7 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 
 def _called(pattern: Pattern) -> frozenset[str]:
-    """Returns the ops that a graph must contain for a pattern to match.
+    """Returns the names of the ops that a graph must contain for a pattern to match.
 
     Product lines are omitted, because any of several ops can form a product.
     """

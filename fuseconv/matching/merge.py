@@ -40,7 +40,7 @@ def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[
 
 
 def _is_common(value: Call | Term, common: Collection[str]) -> bool:
-    """Returns whether a value is the same for all matches: every name without a star is in `common`."""
+    """Returns whether all merged matches share a value: every name in the value without a star is in `common`."""
     match value:
         case Name(id=name):
             return name in common or name == "_"

@@ -67,7 +67,7 @@ def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None)
 
 
 def _cuts(node: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the decompositions of a node into at most `count` tensor factors, through at most `depth` nested ops."""
+    """Yields the decompositions of a node into at most `count` tensor factors, following at most `depth` nested ops."""
     visit(node)
     if depth and multiplies(node):
         if node.target is _NEG:

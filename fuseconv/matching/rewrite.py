@@ -222,7 +222,7 @@ def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
-    """Returns the `meta` of a node that replaces `origin`: source line, fake value, and the rules that created it."""
+    """Returns the `meta` dict of a node that replaces `origin`: source line, fake value, and rules that created it."""
     custom = dict(origin.meta.get("custom") or {})
     custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
     kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}

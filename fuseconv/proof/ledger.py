@@ -1,6 +1,7 @@
 """The ledger: one graph that computes the values of a program and of all steps of a plan. No node is removed.
 
-The ledger shows each step in isolation: the matched ops and their replacement, on the values of the model. A single run
+A step is one rewrite of the graph by a rule. The ledger shows each step in isolation, as an excerpt: the matched ops
+and their replacement, on the values of the model. A single run
 of the graph computes the values for all steps.
 """
 

@@ -1,4 +1,8 @@
-"""Runs a ledger once on the example inputs of the program and records the values of the operands of every excerpt."""
+"""Runs a ledger once on the example inputs and records the operand values of every excerpt.
+
+The ledger is a graph that computes the values of a program and of all rewrites of a plan. An excerpt is one rewrite in
+isolation; see ledger.py.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
 
 
 def _pairs(dropped: Tensor, told: Tensor) -> Iterator[Tensor]:
-    """Yields one bool tensor per axis: whether the two elements of each pair of neighbors along the axis agree.
+    """Yields one bool tensor per axis: whether the elements of each pair of neighbors are both dropped or both kept.
 
     Each element is in at most one pair. Axis 0 is the axis of the seeds.
     """

@@ -154,7 +154,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Iterator[list[str]]:
-    """Yields the alternatives to which one line expands. Each alternative is a list of lines."""
+    """Expands the fragments and choices in one line. Yields the alternatives, each as a list of lines."""
     if optional := _OPTIONAL.search(text):
         name = optional["name"]
         for term, more in ((name, []), ("None", [f"{name} = None"])):

@@ -131,7 +131,7 @@ class Extraction:
                         yield {**best, first: other}
 
     def _cheapest(self, weight: Sequence[float] | int) -> dict[Node, Node]:
-        """Returns, for each class, the node whose tree has the lowest cost.
+        """Returns, for each class, the node that computes the value at the lowest cost, counting every use of a value.
 
         Args:
             weight: the weight of the time at each size in the cost. An int stands for weights of 1.
@@ -163,7 +163,7 @@ class Extraction:
         return self._times[node]
 
     def _used(self, picks: Picks) -> list[Node]:
-        """Returns the first node of each class that is needed to compute the results of the region."""
+        """Returns the first node of each class that the results of the region depend on, given a choice of nodes."""
         used, queue = dict[Node, None](), [self._first(node) for node in self._region.results]
         while queue:
             first = queue.pop()

@@ -208,7 +208,7 @@ class _Growth:
                     yield lambda pattern=pattern, values=values: self._apply(pattern, values)
 
     def _best(self) -> dict[int, int]:
-        """Returns a mapping from the lowest term of each class to its representative: a constant term if it has one."""
+        """Maps the lowest term of each class to the term that represents the class: a constant term if there is one."""
         best: dict[int, int] = {}
         for number, least in enumerate(self._least):
             best.setdefault(least, number)
