@@ -194,7 +194,7 @@ def _double(value: float) -> str:
 
 
 def _beside(node: Node, values: Values) -> str:
-    """Returns the name of the tensor operand whose dtype a number in the same op call is converted to.
+    """Returns the name of the tensor operand that determines the dtype of a number in the same op call.
 
     This is the first floating-point tensor operand, or the first tensor operand if none is floating-point.
     """

@@ -86,7 +86,7 @@ def of(value: Any, field: Field) -> torch.Tensor:
 
 
 def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Wraps `run` in a function that first converts all tensor and number arguments to residues."""
+    """Wraps `run` in a function that first converts its operands, but not options such as `dim`, to residues."""
 
     def op(field: Field, **given: Any) -> Residues:
         kept = {"dim", "dims", "keepdim", "dtype", "rounding_mode", "half_to_float"}

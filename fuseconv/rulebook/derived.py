@@ -75,7 +75,7 @@ def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
 
     Args:
         base: the lines of the program to change.
-        lines: the new lines. Each replaces the line of `base` that binds the same name.
+        lines: the new lines. Each replaces the line of `base` that binds the same name, or is added.
 
     Raises:
         RuleTextError: neither program contains a `return` line, or a line does not follow the grammar.

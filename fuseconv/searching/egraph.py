@@ -29,7 +29,7 @@ def load_egglog() -> Any:
 
 
 class EGraph:
-    """A set of terms that also stores which terms are equal, so that many equal forms share memory."""
+    """An e-graph: a set of terms that also records which terms are equal."""
 
     def __init__(self) -> None:
         self._native = load_egglog()()
