@@ -1,4 +1,4 @@
-"""Reads Hugging Face folders: config.json and safetensors.
+"""Reads Hugging Face folders, which contain config.json and .safetensors files.
 
 Weights are read as data, and the model's class comes from the transformers library. Nothing is downloaded. Code in the
 folder runs only with `--trust code`.
@@ -69,9 +69,9 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def _screen_files(path: Path) -> None:
-    """Checks the files that transformers will open: they must be regular files, and weights must be in this folder.
+    """Checks the files that transformers will open: all are regular files, and indexes name only files in this folder.
 
-    Symbolic links are followed, because the cache of the Hugging Face library uses them.
+    Symbolic links are followed, because Hugging Face's download cache uses them.
 
     Raises:
         RefusedError: an index lists a file in another folder or a file that is not .safetensors, or a file is not a
@@ -205,7 +205,7 @@ def _quiet(log: Any) -> Iterator[None]:
 
 
 def _inputs(module: Any, options: Options) -> tuple[TensorSpec, ...]:
-    """Derives the contract from the model's main input, the parameters of its forward, and its config.
+    """Returns the specs of the model's inputs, derived from its main input, the parameters of forward, and the config.
 
     For a method in `generating.KNOWN`, returns the inputs of the encoder. For any other method except `forward`, the
     inputs cannot be derived, and an empty tuple is returned.

@@ -18,7 +18,7 @@ MODULE = "module"
 
 
 class Method(torch.nn.Module):
-    """A module whose forward is a method of another module, with the signature of that method.
+    """A module whose forward is a method of another module, with the method's signature.
 
     The other module is a submodule with all of its weights, so that a weight has the same name for every method.
     """
@@ -69,7 +69,10 @@ def method_of(module: torch.nn.Module, attribute: str, path: Path, known: Sequen
 
 
 def _methods(module: torch.nn.Module) -> str:
-    """Returns the names of the public methods that the class of a module defines, and of its submodules."""
+    """Returns the names of a module's public methods and submodules, separated by commas.
+
+    Only methods that the module's own class defines are included.
+    """
     defined = vars(type(module)).items()
     methods = [name for name, one in defined if inspect.isfunction(one) and not name.startswith("_")]
     return ", ".join(dict.fromkeys([*methods, *dict(module.named_children())]))

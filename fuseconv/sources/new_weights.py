@@ -1,4 +1,4 @@
-"""Reads new weights for a converted model: state dicts, checked against the model's names, shapes and dtypes."""
+"""Reads new weights for a converted model, and checks them against the names, shapes and dtypes of its weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FIX = "pass weights of the model from which the bundle was converted, for examp
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Reads a state dict: a file of torch.save or safetensors, or a folder of safetensors.
+    """Reads a state dict from a torch.save file, a .safetensors file, or a folder of .safetensors files.
 
     Raises:
-        UsageError: the folder has no safetensors, or two of its files contain a tensor of the same name.
+        UsageError: the folder has no .safetensors file, or two of its files contain tensors of the same name.
         RefusedError: a file is damaged, or is not a state dict.
     """
     if not path.is_dir():
@@ -60,7 +60,8 @@ def fitted(
         dtype: the dtype to which the conversion cast floating-point weights. None if it kept their dtypes.
 
     Raises:
-        RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights or constants differ.
+        RefusedError: a weight is missing, unknown, or has another shape or dtype; tied weights differ from each other;
+            or a constant differs from the model's.
     """
     prefix, outer = _prefix(weights, tied), _own_prefix(weights, tied)
     renamed = {outer + name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

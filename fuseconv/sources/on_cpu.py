@@ -1,4 +1,4 @@
-"""Reads torch.export archives that were saved on a GPU as if they had been saved on the CPU.
+"""Rewrites torch.export archives that were saved on a GPU, so that they load on the CPU.
 
 An archive records the device of every tensor. torch loads each tensor to this device, which fails on a machine without
 the device. Ops that create tensors also record a device, so that GPU and CPU tensors would be mixed when the program is
@@ -30,7 +30,10 @@ _TENSORS = ("data/sample_inputs/", "data/weights/", "data/constants/")
 
 @contextmanager
 def on_cpu(path: Path) -> Iterator[Path]:
-    """Yields the path of a screened archive whose devices are the CPU: the archive itself, or a temporary copy.
+    """Yields the path of an archive that names no device but the CPU: the given archive, or a temporary copy of it.
+
+    Args:
+        path: the path of a screened archive.
 
     Raises:
         FileError: the copy cannot be written.
@@ -71,10 +74,7 @@ def on_cpu(path: Path) -> Iterator[Path]:
 
 
 def _move(value: Any) -> bool:
-    """Replaces every device in parsed JSON except `meta` with the CPU.
-
-    Returns whether a device was replaced.
-    """
+    """Replaces every device except `cpu` and `meta` in parsed JSON with `cpu`, in place; returns whether any was."""
     moved, pending = False, [value]
     while pending:
         one = pending.pop()

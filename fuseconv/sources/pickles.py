@@ -1,4 +1,4 @@
-"""Lists the globals that a pickle would import, without running it.
+"""Lists the globals that a pickle would import, by disassembling the pickle instead of running it.
 
 The pickle is disassembled. It is plain data if it references only the globals that plain tensors require.
 
@@ -30,7 +30,7 @@ TENSOR_GLOBALS = frozenset(
         "torch.serialization._get_layout",
     }
 )
-"""The globals in the pickle of a dict of plain tensors, besides storages and dtypes."""
+"""The globals that the pickle of a dict of plain tensors may name, in addition to storages and dtypes."""
 
 _STORAGE_OR_DTYPE = re.compile(
     r"^torch\.((storage\.)?(Typed|Untyped|Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|ComplexFloat"
@@ -81,7 +81,8 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
 def checkpoint_key(data: bytes) -> str:
     """Returns the key under which a pickled dict probably contains a state dict, or "" if none is found.
 
-    `unsafe_globals` must have accepted the pickle as complete.
+    Args:
+        data: a complete pickle, for which `unsafe_globals` raises no error.
     """
     operations = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(data)]
     if next((name for name, _ in operations if name not in ("PROTO", "FRAME")), "") != "EMPTY_DICT":

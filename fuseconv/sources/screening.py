@@ -31,7 +31,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
 _PIECE = 1 << 20
 _ENCRYPTED = 0x1
-_UNICODE_PATH = 0x7075  # an extra field with another name, which some readers use, such as newer Python versions
+_UNICODE_PATH = 0x7075  # an extra field with a second name of the member, which some readers use, such as newer Python
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -45,7 +45,7 @@ class Limits:
         entries: the maximum number of members. A model of 100,000 tensors fits.
         directory: the maximum size of the central directory in bytes.
         ratio: the maximum number of unpacked bytes per byte of the file.
-        floor: a number of unpacked bytes that is always allowed, because small files compress well.
+        floor: the number of unpacked bytes that is allowed regardless of `ratio`, because small files compress well.
     """
 
     entries: int = 131_072
@@ -61,8 +61,8 @@ class Member:
     Attributes:
         name: the path of the member within the zip file.
         size: the unpacked size in bytes.
-        packed: the size in the file in bytes.
-        method: 0 (stored) or 8 (deflated).
+        packed: the compressed size in bytes.
+        method: the compression method: 0 (stored) or 8 (deflated).
         crc: the CRC-32 of the unpacked bytes.
         header: the offset of the local header in bytes.
         data: the offset of the packed data in bytes.
@@ -130,7 +130,7 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
 
 
 def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
-    """Yields the unpacked bytes of a screened member, of any size, in pieces.
+    """Yields the unpacked bytes of a screened member of any size, in pieces of at most 1 MiB.
 
     Raises:
         RefusedError: the member is damaged.
@@ -148,7 +148,13 @@ def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
 
 
 def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
-    """Yields the data of a member in blocks of 1 MiB, and one extra byte if the member is larger than declared."""
+    """Yields the unpacked data of a member in pieces of at most 1 MiB.
+
+    Stops one byte after the declared size, so that a caller can detect a member that is larger than declared.
+
+    Raises:
+        RefusedError: the data cannot be decompressed.
+    """
     file.seek(member.data)
     if member.method == _STORED:
         yield from _pieces(file, member.packed)
@@ -188,7 +194,11 @@ def member_root(members: tuple[Member, ...], path: Path) -> str:
 
 
 def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, int, int]:
-    """Returns the number of entries, and the offsets of the directory start, the directory end and the file end."""
+    """Returns the number of members, and the offsets of the directory's start, the directory's end and the file's end.
+
+    Raises:
+        RefusedError: the end records are damaged or inconsistent, or exceed the limits.
+    """
     stop = file.seek(0, io.SEEK_END)
     if stop < _END.size:
         raise _refused(path, "is too short for a zip")

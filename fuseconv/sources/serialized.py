@@ -2,8 +2,8 @@
 
 The graph is JSON, but torch evaluates parts of it as Python. Symbolic sizes are evaluated by sympy's `sympify`; guards
 are compiled with `exec`; node targets are looked up as attributes of `torch`; tree specs may import a module by name;
-names become the source of a generated `forward`. Each of these has a small grammar here, and anything outside it is
-rejected.
+names become the source of a generated `forward`. This module defines a small grammar for each of these parts, and
+rejects a graph with a part that does not match its grammar.
 
 Source: torch/_export/serde/{schema,serialize}.py, torch/export/_unlift.py and torch/utils/_pytree.py of torch 2.13.
 """
@@ -30,7 +30,7 @@ _TARGET = re.compile(
     r"|wrap_activation_checkpoint|wrap_with_autocast|wrap_with_set_grad_enabled)"
     r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
-"""The permitted targets of nodes besides ops: functions of numbers, and higher-order ops."""
+"""Matches the permitted node targets other than ops: functions of numbers, and higher-order ops."""
 
 _OP = re.compile(r"^torch\.ops\.(?P<name>(?P<namespace>\w+)\.[A-Za-z_]\w*\.[A-Za-z]\w*)\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
@@ -56,7 +56,7 @@ _LARGEST_EXPONENT = 16
 
 
 def screen_program(data: bytes, where: str) -> None:
-    """Raises an error if a serialized exported program contains more than a graph.
+    """Checks that no part of a serialized program would run code when torch deserializes the program.
 
     Args:
         data: the JSON text of `models/model.json`.
@@ -150,7 +150,15 @@ def _is_guard(text: str) -> bool:
 
 
 def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Returns whether a text is arithmetic on names, with only permitted calls and attributes, and no large powers."""
+    """Returns whether a text is a Python expression of names, numbers, arithmetic, and permitted calls and attributes.
+
+    Large powers are not permitted.
+
+    Args:
+        text: the text.
+        calls: the names of the permitted functions.
+        attributes: the names of the permitted attributes.
+    """
     if len(text) > 100_000:
         return False
     try:
@@ -162,7 +170,7 @@ def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str])
 def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[str]) -> bool:
     """Returns whether a syntax tree contains only arithmetic, comparisons and permitted calls and attributes.
 
-    A string may be a symbol name, a number or a key, but not an operand.
+    A string is permitted as the name of a symbol, as a number or as a key, but not as an operand.
     """
 
     def all_of(*nodes: ast.AST) -> bool:

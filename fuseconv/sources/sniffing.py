@@ -101,7 +101,7 @@ def _sniff_zip(path: Path, members: tuple[Member, ...]) -> str:
 
 
 def pickle_names(path: Path) -> tuple[str, ...]:
-    """Returns the unsafe globals of a pickle in any format that `sniff` detects, for error messages."""
+    """Returns the unsafe globals of a pickle in a zip file, or of a bare pickle, for an error; else an empty tuple."""
     kind, _ = container(path)
     if kind == "zip":
         return unsafe_globals(_zipped_pickle(path), str(path))
@@ -122,8 +122,8 @@ def _zipped_pickle(path: Path) -> bytes:
 def legacy_globals(path: Path) -> tuple[str, ...]:
     """Returns the unsafe globals of a plain pickle, or of a file in torch's legacy format, which is not a zip file.
 
-    A file in this format consists of five consecutive pickles (magic number, protocol, system, object, storage keys)
-    and then the storages.
+    A file in this old format consists of five consecutive pickles (magic number, protocol, system, object, storage
+    keys) and then the storages.
 
     Raises:
         RefusedError: the file is not a pickle.

@@ -24,7 +24,7 @@ from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads a state dict as data and loads it into the module.
+    """Reads a state dict without running its code, and loads it into the module that `--model` builds.
 
     Raises:
         RefusedError: the state dict is damaged or does not match the module, or the module's code is not trusted.
@@ -34,7 +34,12 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def fill(value: Any, path: Path, options: Options) -> Loaded:
-    """Builds the module of `options.model` and loads the tensors in `value`.
+    """Builds the module of `options.model`, loads tensors into it, and returns the module.
+
+    Args:
+        value: the contents of a file: a state dict, or a mapping that contains one.
+        path: the path of the file, for the error.
+        options: the options, which name the factory of the module.
 
     Raises:
         RefusedError: the tensors do not match the module, or its code is not trusted.
@@ -51,7 +56,7 @@ def fill(value: Any, path: Path, options: Options) -> Loaded:
 
 
 def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path) -> UsageError:
-    """Returns the error for a file of tensors without `--model`, which would build the module."""
+    """Returns the error for a file that contains only tensors, if `--model` is not given."""
     keys = ", ".join(map(str, value)) if isinstance(value, Mapping) and not _is_state(value) else ""
     what = f"a training checkpoint ({keys}), with {len(tensors)} tensors" if keys else f"{len(tensors)} tensors"
     fix = "name the factory of the module with --model pkg.mod:factory or --model file.py:factory, and --trust code"
@@ -61,10 +66,10 @@ def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path)
 
 
 def read_tensors(path: Path) -> Any:
-    """Reads the contents of a torch.save or safetensors file as data.
+    """Returns the contents of a torch.save or safetensors file, without running code from the file.
 
     Raises:
-        RefusedError: the file is damaged.
+        RefusedError: the file is damaged, or needs code to be read.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -83,7 +88,7 @@ def read_tensors(path: Path) -> Any:
 
 
 def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Returns the state dict in the contents of a file: the object itself, or the only dict of tensors inside it.
+    """Returns the state dict in the contents of a file: the contents themselves, or the only state dict inside them.
 
     Raises:
         RefusedError: the file contains no state dict, or several.
@@ -112,12 +117,14 @@ def _is_state(value: Any) -> bool:
 
 
 def build(model: str) -> torch.nn.Module:
-    """Imports and calls the factory `pkg.mod:factory` or `file.py:factory`.
+    """Imports and calls a factory, and returns the module that it builds. This runs the factory's code.
 
-    This runs the code of the factory.
+    Args:
+        model: the factory, as `pkg.mod:factory` or `file.py:factory`. It may also be a module instance.
 
     Raises:
-        UsageError: the module, file or factory does not exist, it fails, or its result is not a module.
+        UsageError: the Python module, file or factory does not exist; or the factory fails, or does not return a
+            torch.nn.Module.
     """
     origin, _, name = model.rpartition(":")
     where = f"--model {model}"
@@ -155,7 +162,7 @@ def _import(origin: str) -> Any:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Puts the folder of the model's file on sys.path, as Python does when it runs the file."""
+    """Adds a folder to the front of sys.path for the block, as Python does when it runs a file in the folder."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -195,7 +202,7 @@ def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: 
 
 
 def _renaming(own: Collection[str], tensors: Collection[str]) -> str:
-    """Returns the fix for names that a training framework saved with a prefix, such as `module.`, else ""."""
+    """Returns the fix if all names have a prefix that a training framework added, such as `module.`, else ""."""
     prefix = next(iter(tensors)).partition(".")[0] + "."
     if not all(name.startswith(prefix) for name in tensors) or {name.removeprefix(prefix) for name in tensors} - set(
         own

@@ -1,7 +1,8 @@
-"""The methods with which a transformers model generates tokens, with its key-value cache as inputs and outputs.
+"""Modules that generate tokens with a transformers model, with the key-value cache as inputs and outputs.
 
-Each method calls the model's own forward with the model's own static cache. Inputs fill the cache, and the tensors in
-the cache after the call are outputs: `past_key_0` becomes `present_key_0`. New tokens are written at `past_length`.
+Each module calls the model's own forward with the model's own static cache. The cache is filled from inputs before the
+call, and its tensors after the call are outputs: the input `past_key_0` becomes the output `present_key_0`. The keys
+and values of new tokens are written from position `past_length` on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def check_layers(cache: Any, model: Any) -> None:
     """Checks that every layer of a static cache keeps all tokens.
 
     Raises:
-        UnsupportedError: a layer keeps a window of tokens, or another state.
+        UnsupportedError: a layer keeps only a window of tokens, or a state of another kind.
     """
     from transformers.cache_utils import StaticLayer
 
@@ -64,10 +65,11 @@ def _present(cache: Any) -> dict[str, Tensor]:
 
 
 class Step(torch.nn.Module):
-    """Processes the next tokens of a decoder-only model.
+    """Runs a decoder-only model on the next tokens of a sequence.
 
-    Inputs: `input_ids` and `attention_mask` [batch, tokens], `past_length` [], `past_mask` [batch, length], and the
-    keys and values of each layer. Outputs: `logits` [batch, vocabulary] after the last token, and the state.
+    The inputs are `input_ids` and `attention_mask` [batch, tokens], `past_length` [], `past_mask` [batch, length], and
+    the keys and values of each layer. The outputs are `logits` [batch, vocabulary] after the last token, and the new
+    values of the last three.
     """
 
     def __init__(self, model: Any, length: int) -> None:
@@ -94,11 +96,12 @@ class Step(torch.nn.Module):
 
 
 class FirstStep(torch.nn.Module):
-    """Processes the first token of a decoder that follows an encoder.
+    """Runs the decoder of an encoder-decoder model on its first token.
 
-    Inputs: `decoder_input_ids` [batch, 1], `encoder_hidden_states` [batch, seq, size], `attention_mask` [batch, seq]
-    if the model has one, `past_length` [], and the keys and values of each layer. Outputs: `logits`
-    [batch, vocabulary], the state, and the keys and values of the cross-attention of each layer.
+    The inputs are `decoder_input_ids` [batch, 1], `encoder_hidden_states` [batch, seq, size], `attention_mask`
+    [batch, seq] if the model has a mask, `past_length` [], and the keys and values of each layer. The outputs are
+    `logits` [batch, vocabulary], the new length, keys and values, and the keys and values of each layer's
+    cross-attention.
     """
 
     def __init__(self, model: Any, length: int, *, masked: bool) -> None:
@@ -122,11 +125,11 @@ class FirstStep(torch.nn.Module):
 
 
 class NextStep(torch.nn.Module):
-    """Processes one more token of a decoder that follows an encoder.
+    """Runs the decoder of an encoder-decoder model on one more token.
 
-    Inputs: `decoder_input_ids` [batch, 1], `attention_mask` [batch, seq] if the model has one, `past_length` [], the
-    keys and values of each layer, and the keys and values of each layer's cross-attention. Outputs: `logits`
-    [batch, vocabulary], and the state.
+    The inputs are `decoder_input_ids` [batch, 1], `attention_mask` [batch, seq] if the model has a mask, `past_length`
+    [], the keys and values of each layer, and the keys and values of each layer's cross-attention. The outputs are
+    `logits` [batch, vocabulary], and the new length, keys and values.
     """
 
     def __init__(self, model: Any, length: int, *, masked: bool) -> None:

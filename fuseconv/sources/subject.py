@@ -39,8 +39,9 @@ class Subject:
         contract: the inputs. Outputs are named during capture.
         call: for each input, its keyword, or "" if the input is positional. () if all inputs are positional.
         source: the format: pt2, torchscript, pickle, state-dict or huggingface.
-        sha256: the hash of the source file, or of the files of the folder in order.
-        original: the user's callable, if it is not `module` itself but the object from which `module` was made.
+        sha256: the hash of the source file or folder, as `digest` returns it.
+        original: the model from which `module` was made, and with which the program is compared. None if this is
+            `module` itself.
         drawn: whether the examples are random.
     """
 
@@ -182,7 +183,9 @@ def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
 
 
 def digest(path: Path) -> str:
-    """Returns the sha256 of a file, or of a folder: the relative name and the content of each file, sorted by name.
+    """Returns the sha256 of a file or folder, as hexadecimal digits.
+
+    The hash of a folder covers the relative path and the content of each file, in the order of the paths.
 
     Raises:
         FileError: a file cannot be read.
