@@ -59,7 +59,7 @@ def source_line(node: torch.fx.Node) -> str:
 
 
 def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yields the placeholders with which a node's value may share memory."""
+    """Yields the placeholders that a node's value may alias."""
     if node.op == "placeholder":
         yield node
     for part in viewed(node):

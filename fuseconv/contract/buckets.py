@@ -17,7 +17,7 @@ _BUCKETS = re.compile(r"^(?P<dim>[A-Za-z_]\w*)=(?P<sizes>\d{1,15}(?:,\d{1,15})*)
 
 @dataclass(frozen=True)
 class Buckets:
-    """The bucket sizes of one dim. It is proved that the model computes each row along this dim independently.
+    """The bucket sizes of one dim, along which the model is proved to compute each row independently.
 
     Attributes:
         dim: the name of the dim, which is the first axis of every input that uses it.

@@ -69,7 +69,7 @@ class Step(torch.nn.Module):
 
     The inputs are `input_ids` and `attention_mask` [batch, tokens], `past_length` [], `past_mask` [batch, length], and
     the keys and values of each layer. The outputs are `logits` [batch, vocabulary] after the last token, and the new
-    values of the last three.
+    length, mask, keys and values.
     """
 
     def __init__(self, model: Any, length: int) -> None:
