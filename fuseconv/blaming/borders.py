@@ -1,6 +1,7 @@
 """Finds the borders of a program. A border is a tensor that both the program and its fused form compute.
 
-At a border, the original, the fused program and every target can be compared with each other and with float64.
+At a border, the values from the original, the fused program and every target are compared with each other and with a
+float64 reference. A step of a plan is one rewrite of the graph by a rule.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Pair:
         program: the captured program.
         fused: the fused program, which is the captured program rewritten by the plan.
         plan: the plan, which lists the matches to replace.
-        borders: the borders of the two programs, in the order of the captured program's nodes.
+        borders: the tensors that both programs compute, in the order of the captured program's nodes.
     """
 
     program: Program
@@ -69,7 +70,7 @@ class Pair:
         """Rewrites a program by a plan, finds the borders, and returns the pair.
 
         Raises:
-            RuleError: the plan does not fit the program.
+            RuleError: the plan cannot be applied to the program.
         """
         fused, twins = rewrite_named(program, plan)
         return Pair(program, fused, plan, tuple(_borders(program, fused, plan, twins)))
@@ -125,7 +126,7 @@ def layer_of(node: Node) -> str:
 
 
 def op_of(node: Node) -> str:
-    """Returns the name of the op that computes a node's value. For a getitem node, it is the op of its operand."""
+    """Returns the name of the op that computes a node's value. For a getitem node, returns its operand's op."""
     source: Any = node.args[0] if is_getitem(node) else node
     return op_name(source.target)
 
@@ -136,5 +137,5 @@ def _leaves_module(node: Node) -> bool:
 
 
 def step_of(plan: Plan, border: Border) -> Step | None:
-    """Returns the step of a plan that computes a border's value, or None if no step computes it."""
+    """Returns the rewrite in a plan whose replacement computes a border's value, or None if there is no such rewrite."""
     return next((step for step in plan.applied if border.node in step.results.values()), None)

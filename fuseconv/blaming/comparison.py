@@ -45,8 +45,8 @@ class Bundle:
     """A bundle whose artifacts are compared.
 
     Attributes:
-        folder: the folder of the bundle.
-        manifest: the manifest of the bundle.
+        folder: the folder from which the artifacts are loaded.
+        manifest: lists the artifacts, and the differences that are accepted as limits of a runtime.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class Comparison:
         plan: the plan by which the program is fused.
         references: the inputs of each case, and the original's outputs for these inputs.
         targets: the names of the targets to compare.
-        search: the search for the cause of a difference.
+        search: finds the cause of each difference, within a time limit.
         bundle: the bundle whose artifacts are compared. If None, each target's artifact is written for the comparison.
     """
 
@@ -102,14 +102,14 @@ class Comparison:
         return Blame(tuple(_merged(verdicts)), tuple(compared), unable, scene.reference.case.name, growth)
 
     def _pair(self, plan: Plan) -> Pair:
-        """Returns the program paired with its fused form under a plan. Plans with the same steps share one pair."""
+        """Fuses the program by a plan, and returns both programs as a pair. Plans with equal steps share one pair."""
         key = repr(plan.applied)
         if key not in self._pairs:
             self._pairs[key] = Pair.of(self.program, plan)
         return self._pairs[key]
 
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
-        """Checks the program before fusion. Returns one verdict if it is wrong, or an empty list if it is right."""
+        """Checks the unfused program. Returns one verdict if its outputs are wrong, otherwise an empty list."""
         for reference in references:
             if _overflows(reference) and reference.case.name != LARGE:
                 return [self._overflow(reference, ())]
@@ -122,7 +122,7 @@ class Comparison:
         return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
-        """Runs each target's fused program in PyTorch. Appends to `verdicts`, and returns the pairs that are wrong."""
+        """Runs each target's fused program in PyTorch. Appends a verdict for each wrong program, and returns its pair."""
         wrong: list[Pair] = []
         for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
             # A replacement that the search found may differ for non-finite inputs. The conversion records this.
@@ -155,7 +155,7 @@ class Comparison:
             return _failing(self.program, references, lambda case: called(runner, case.inputs), target)
 
     def _of_target(self, target: str, pair: Pair, failing: Sequence[tuple[Reference, Row]]) -> list[Verdict]:
-        """Returns the verdicts for a target's failing cases, up to and including the first that is no runtime limit."""
+        """Returns one verdict per failing case of a target. Stops after the first case that is not a runtime limit."""
         verdicts: list[Verdict] = []
         for reference, row in failing[:MOST_LIMITS]:
             find = partial(self._find, target, Scene(pair, reference, self.search.op_files), row)
@@ -193,7 +193,7 @@ def _failing(
     target: str = "",
     manifest: Manifest | None = None,
 ) -> list[tuple[Reference, Row]]:
-    """Returns each failing case with its first failing output. Limits that the manifest records are no failures."""
+    """Returns each failing case with its first failing output. Limits recorded in the manifest do not count as failures."""
 
     def guarded(case: Case) -> Sequence[torch.Tensor]:
         try:

@@ -42,12 +42,12 @@ class ExportListing(Listing):
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The places of the program's outputs."""
+        """The positions of the ops that compute the program's outputs. None for an input or a weight."""
         results: Any = self._exported.graph.output_node().args[0]
         return [self._place(one) for one in results]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of a call's operands. None for an input or a weight."""
+        """Returns where each operand of a call is computed. None for an input or a weight."""
         return [self._place(one) for one in self._nodes[at].all_input_nodes]
 
     def arguments(self, at: int) -> list[str]:
@@ -70,5 +70,5 @@ class ExportListing(Listing):
         return Piece(file.getvalue(), tuple(starts.values()))
 
     def _place(self, node: Any) -> Place | None:
-        """Returns a node's place, or None if it calls no op. The result index is 0: getitem nodes select results."""
+        """Returns the place of a node's value, or None if the node calls no op. The result index is always 0."""
         return (self._at[node], 0) if isinstance(node, Node) and node in self._at else None

@@ -2,7 +2,8 @@
 
 Two artifacts of one program call the same ops in the same order, even if the names of their values differ. A value of
 one artifact can therefore be found in the other by its position. The two lists are aligned first, so that the value is
-found even if ops were added, removed or changed.
+found even if ops were added, removed or changed. The place of a value is the position of the op that computes it, and
+the index of the value among the results of this op.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Piece:
 
     Attributes:
         data: the content of the artifact's file.
-        weights: the tensors that the part takes after its inputs: first its weights, unless the file contains them,
+        weights: the tensors that are passed to the part after its inputs: first its weights, unless the file contains them,
             then the given intermediate values.
     """
 
@@ -60,7 +61,7 @@ class Listing(ABC):
     @cached_property
     @abstractmethod
     def returned(self) -> list[Place | None]:
-        """The places of the values that the artifact returns. None for an input or a weight."""
+        """The place of each value that the artifact returns. None for an input or a weight."""
 
     @abstractmethod
     def operands(self, at: int) -> list[Place | None]:
@@ -72,15 +73,15 @@ class Listing(ABC):
 
     @abstractmethod
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns the part of the artifact that computes and returns some of its values.
+        """Returns the part of the artifact that computes and returns some intermediate values.
 
         Args:
             ends: the places of the values to return, in order.
-            given: values that the part takes as inputs instead of computing them, by place.
+            given: values that become inputs of the part, so that the part does not compute them, by place.
         """
 
     def needed(self, end: Place, given: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Tensor]:
-        """Returns those of the given values on which the value at `end` depends."""
+        """Returns the given values on which the value at `end` depends, by place."""
         seen, queue, found = {end[0]}, [end[0]], dict[Place, torch.Tensor]()
         while queue:
             for place in self.operands(queue.pop()):

@@ -39,11 +39,11 @@ class OnnxListing(Listing):
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The places of the graph outputs."""
+        """The place of the node result that each graph output returns. None for a graph input or an initializer."""
         return [self._places.get(value.name) for value in self._model.graph.output]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of a node's inputs. None for a graph input or an initializer."""
+        """Returns where each input of a node is computed. None for a graph input or an initializer."""
         return [self._places.get(name) for name in self._model.graph.node[at].input]
 
     def arguments(self, at: int) -> list[str]:

@@ -16,7 +16,7 @@ from fuseconv.targets import TARGETS
 
 
 def through_target(target: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Exports a module to a target, runs it, and returns its outputs. The module takes tensors and returns a tuple.
+    """Exports a module to a target, runs the artifact on the inputs, and returns its outputs.
 
     Raises:
         UnsupportedError: the target cannot express the module.
@@ -36,11 +36,11 @@ def run_piece(
     Args:
         target: the name of the artifact's target.
         data: the content of the part's file, as a uint8 tensor of one dim.
-        weights: the tensors that the part takes after its inputs.
+        weights: the tensors that are passed to the part after its inputs.
         inputs: the inputs of the part, in order.
 
     Raises:
-        FuseconvError: the part does not load.
+        FuseconvError: the part cannot be loaded.
     """
     spec, device = TARGETS[target].SPEC, inputs[0].device.type if inputs else "cpu"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,8 @@
-"""Computes the values at the borders of a program for one call, and extracts the ops between borders."""
+"""Computes the values at the borders of a program for one call, and extracts the ops between borders.
+
+A border is a tensor that both a captured program and its fused form compute. An end is a border that is the result of a
+module, of a match or of the program.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ the given borders. It may leave out borders whose values it cannot return."""
 
 @dataclass(frozen=True)
 class Local:
-    """The ops just before a border. Their inputs are the original's values at the preceding borders.
+    """The ops just before a border, with the original program's values at the preceding borders as inputs.
 
     Attributes:
         border: the border whose value the ops compute.
@@ -39,7 +43,7 @@ class Local:
     evidence: Evidence
 
     def judge(self, actual: torch.Tensor) -> Row:
-        """Compares a value at the border with the expected values, and returns the error."""
+        """Compares a value computed for the border with the expected values, and returns the error."""
         return compare(actual, self.evidence.original, self.evidence.fp64, may_overflow=self.evidence.special)
 
 
@@ -82,7 +86,7 @@ class Scene:
         return {border: found[border.twin] for border in borders}
 
     def rows(self, stage: Stage, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Compares a stage's values with the original's. Returns the errors at the borders that the stage returns."""
+        """Compares a stage's values with the original program's values. Returns one error per border that it computes."""
         found, original, fp64 = stage(borders), self.original(borders), self.fp64(borders)
         special = self.reference.case.kind == "special"
         return {
@@ -92,12 +96,12 @@ class Scene:
         }
 
     def overflows(self, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Returns a row per border. A row fails if the original has a non-finite element that is finite in float64."""
+        """Returns one row per border, which fails if an element is finite in float64 but not in the model's dtype."""
         original, fp64 = self.original(borders), self.fp64(borders)
         return {border: _overflow(original[border], fp64[border]) for border in borders}
 
     def inside(self, end: Border) -> list[Border]:
-        """Returns the borders between `end` and the preceding ends of modules and matches, without any end."""
+        """Returns the borders between `end` and the preceding ends. The ends themselves are not included."""
         known = {border.node for border in self.pair.ends if border is not end}
         nodes = {node.name: node for node in self.pair.program.exported.graph.nodes}
         seen, queue = {end.node}, [end.node]
@@ -109,7 +113,7 @@ class Scene:
         return [border for border in self.pair.borders if border.node in seen and not border.ends]
 
     def given(self, border: Border, among: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the original's values at earlier borders in `among`, except for results of the border's own match."""
+        """Returns the original's values at the borders in `among` before `border`, without values of the same match."""
         at = self.pair.borders.index(border)
         earlier = [one for one in self.pair.borders[:at] if not border.match or one.match != border.match]
         return self.original([one for one in earlier if one in among])
@@ -121,7 +125,7 @@ class Scene:
 
         Args:
             border: the border whose value the ops compute.
-            fused: a fused program to use instead of the fused program of the pair.
+            fused: a fused program to use instead of the pair's fused program. None to use the pair's.
             values: the original's values that the ops take as inputs. Default: the values at all earlier borders,
                 except for values that the match of this border computes.
         """

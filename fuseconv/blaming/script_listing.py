@@ -46,12 +46,12 @@ class ScriptListing(Listing):
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The places of the elements of the returned tuple."""
+        """The place of each element of the returned tuple. None for an input, a constant or a weight."""
         (returned,) = self._graph.outputs()
         return [self._places.get(value.debugName()) for value in returned.node().inputs()]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the places of a node's inputs. None for an input of the module, a constant or a weight."""
+        """Returns where each input of a node is computed. None for an input of the module, a constant or a weight."""
         return [self._places.get(value.debugName()) for value in self._nodes[at].inputs()]
 
     def arguments(self, at: int) -> list[str]:
@@ -60,7 +60,7 @@ class ScriptListing(Listing):
         return [self._text(value) for value in given]
 
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns a function that takes the inputs, weights and given values, and computes the values at `ends`."""
+        """Returns a function of the inputs, weights and given values that computes the values at `ends`."""
         graph = self._graph.copy()
         nodes = _ops(graph)
         for at, result in given:

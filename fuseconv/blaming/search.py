@@ -61,7 +61,7 @@ class Search:
             raise OutOfTimeError(f"the time limit of {self.limit:.0f} s was reached")
 
     def in_model(self, scene: Scene) -> Verdict:
-        """Returns the verdict for a model whose outputs are finite in float64, but not in the model's dtype."""
+        """Finds where a model overflows whose outputs are finite in float64, but not in the model's dtype."""
         rows, case = scene.overflows(scene.pair.ends), scene.reference.case.name
         if (end := _first(rows)) is None:
             return Verdict("model", (), case)
@@ -71,7 +71,7 @@ class Search:
         return self._shown(verdict, [lambda text: repro.overflow(text, local.before, local.evidence)])
 
     def in_torch(self, scene: Scene, failing: Row) -> Verdict:
-        """Returns the verdict for a fused program that differs from the original in PyTorch."""
+        """Finds the rule or op that makes the fused program differ from the original program in PyTorch."""
         found = self._place(scene, scene.fused, lambda local: local.after.run()[0])
         if found is None:
             return Verdict("unknown", (), scene.reference.case.name, row=failing)
@@ -91,7 +91,7 @@ class Search:
         return local.judge(found[end.name]).ok
 
     def in_weights(self, scene: Scene, target: str, stored: Stored) -> Verdict | None:
-        """Returns the verdict for stored weights that differ from the program's, or None if they change no border."""
+        """Finds where stored weights that differ from the program's change its values. Returns None if nowhere."""
         wrong = stored.wrong(target, scene.pair.fused)
         if not wrong:
             return None
@@ -105,12 +105,12 @@ class Search:
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
 
     def in_target(self, scene: Scene, target: str, artifact: Artifact | None, failing: Row) -> Verdict:
-        """Returns the verdict for a target that differs although the fused program in PyTorch does not.
+        """Finds why a target differs from the original although the fused program in PyTorch does not.
 
         Args:
             scene: the call that shows the difference.
             target: the name of the target.
-            artifact: the target's artifact in a bundle. None if the target was only written for the comparison.
+            artifact: the target's artifact in a bundle. None if no bundle is examined.
             failing: the error of the first output that differs.
 
         Raises:
@@ -170,7 +170,7 @@ class Search:
         return all(compare(*triple, may_overflow=special).ok for triple in triples)
 
     def _of_target(self, scene: Scene, target: str, local: Local, row: Row, rows: Rows) -> Verdict:
-        """Returns the verdict for ops that a target computes wrongly: it blames upstream tools or fuseconv's export."""
+        """Decides whether upstream tools or fuseconv's export make a target compute ops wrongly."""
         before, evidence = local.before, local.evidence
         same = local.before.ops == local.after.ops
         unfused_differs = same or not local.judge(self._through(target, before)).ok
@@ -190,7 +190,7 @@ class Search:
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
     def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, failing: Row) -> Verdict:
-        """Returns the verdict for a bundle's artifact that fails although a newly written artifact passes."""
+        """Finds why a bundle's artifact fails although a newly written artifact passes."""
         case = scene.reference.case.name
         if not artifact.is_readable:
             detail = "a newly written package passes the check; the code of a package cannot be read back"
@@ -230,7 +230,7 @@ class Search:
         return self._shown(verdict, scripts)
 
     def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
-        """Bisects a difference that vanishes if all borders are outputs. A compiler cannot fuse across an output."""
+        """Bisects a difference that vanishes if all borders are outputs, because outputs prevent a compiler's fusions."""
         ends, case = scene.pair.ends, scene.reference.case.name
         low, high, row = -1, len(ends) - 1, failing
         stage = self._written(scene, target)
@@ -253,7 +253,7 @@ class Search:
 
         Args:
             scene: the call that shows the difference.
-            stage: the stage that differs.
+            stage: the stage whose values differ from the original program's values.
             alone: a function that runs only the given ops, in the same way as the stage, and returns their result.
             fused: a fused program with other weights, to use instead of the fused program of the scene.
 
@@ -307,13 +307,13 @@ def _first(rows: Mapping[Border, Row]) -> Border | None:
 
 
 def _narrowed(ends: Mapping[Border, Row], inside: Mapping[Border, Row], end: Border) -> tuple[Border, Row]:
-    """Returns the first failing border in `inside` with its row, or the end with its row if none in `inside` fails."""
+    """Returns the first failing border in `inside` and its error, or `end` and its error if none in `inside` fails."""
     border = _first(inside)
     return (end, ends[end]) if border is None else (border, inside[border])
 
 
 def blamed(search: Callable[[], Verdict], targets: tuple[str, ...], case: str, row: Row | None = None) -> Verdict:
-    """Runs a search and returns its verdict. If a time limit or an error stops it, the verdict's cause is `unknown`."""
+    """Runs a search and returns its verdict. If a time limit or an error stops the search, the cause is `unknown`."""
     try:
         return search()
     except OutOfTimeError as error:

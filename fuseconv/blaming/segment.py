@@ -24,10 +24,10 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Segment:
-    """Some ops of a program as a module, with its inputs.
+    """A part of a program as a module, with the input tensors of one call.
 
     Attributes:
-        module: the module. It takes the tensors in `inputs` in order, and returns a tuple.
+        module: computes the outputs. It expects the tensors in `inputs` in order, and returns a tuple.
         inputs: the input tensors, by the name of their node in the program.
         outputs: the names of the nodes whose values the module returns.
         ops: the ops that the module calls, in order.
@@ -54,7 +54,7 @@ def captured(
     """Captures a module with torch.export and static sizes, and returns the program.
 
     Args:
-        module: the module. It takes tensors and returns a tuple of tensors.
+        module: the module to capture. It expects tensors and returns a tuple of tensors.
         inputs: the inputs of the module in order, by their names in the contract.
         outputs: the names of the outputs of the module.
         device: `cpu` or `cuda`.
@@ -72,7 +72,7 @@ def captured(
 
 @dataclass(frozen=True)
 class Reach:
-    """The nodes that compute wanted values from given values, and the nodes whose values they use.
+    """The nodes that compute wanted values from given values, and the nodes whose values these nodes use.
 
     Attributes:
         inside: the nodes that compute the wanted values, in graph order.
@@ -90,7 +90,7 @@ class Reach:
 
 
 def reach(exported: ExportedProgram, given: Collection[str], wanted: Sequence[str]) -> Reach:
-    """Returns the nodes that are needed to compute the wanted values from the given values."""
+    """Returns the nodes that compute the wanted values from the given values, and the operands of these nodes."""
     nodes = {node.name: node for node in exported.graph.nodes}
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     found: dict[str, set[Node]] = {kind: set() for kind in ("inside", "tensors", "numbers", "weights", "modules")}

@@ -65,7 +65,7 @@ class Stored:
         return [one for file, name, tensor, ours in named if (one := _wrong(file, name, ours, tensor))]
 
     def _wrong_in_table(self, weights: Mapping[str, torch.Tensor]) -> Iterator[Wrong]:
-        """Yields the wrong weights that a torch target reads through its weight table. Yields none without a table."""
+        """Yields the wrong weights that a torch target reads through its weight table, if the target has a table."""
         if (table := Table.of(self.bundle / self.artifact)) is None:
             return
         spelled = {_spelled(name): name for name in weights}
@@ -82,7 +82,7 @@ class Stored:
             yield replace(one, file=f"{self.artifact.parent.as_posix()}/{TABLE}") if is_right else one
 
     def attached(self, fused: Program, wrong: Collection[Wrong]) -> Program:
-        """Returns a copy of the fused program in which the wrong stored weights replace its own weights."""
+        """Returns a copy of the fused program that contains the wrong stored weights in place of the correct ones."""
         weights = weights_of(fused.exported)
         changed = {one.name: like(weights[one.name], one.tensor.to(weights[one.name].device)) for one in wrong}
         return replace(fused, exported=with_weights(fused.exported, changed))

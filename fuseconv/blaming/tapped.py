@@ -37,7 +37,7 @@ class Tapped:
     Use it as a context manager: its file exists only inside the `with` block.
 
     Attributes:
-        target: the name of the target.
+        target: the name of the target for which the artifact is written.
         names: the names of the nodes whose values the artifact returns, in order.
     """
 
@@ -49,7 +49,7 @@ class Tapped:
         self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Self:
-        """Returns itself. The artifact is written when it is first needed."""
+        """Returns this object. The artifact is written when `path` is first read."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -82,7 +82,7 @@ class Artifact:
 
     Attributes:
         target: the name of the target.
-        path: the path of the artifact.
+        path: the file from which the artifact is loaded.
         device: the device on which the artifact runs, `cpu` or `cuda`.
     """
 

@@ -1,4 +1,4 @@
-"""Templates for the scripts that reproduce a difference."""
+"""Contains the source templates of the scripts that reproduce a numerical difference."""
 
 from __future__ import annotations
 

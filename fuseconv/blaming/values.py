@@ -29,7 +29,7 @@ def values_of(
     Args:
         exported: a program in the flat calling convention.
         inputs: one tensor per input of the program.
-        names: the names of the nodes. Their values may be tensors or sizes. No op may overwrite them.
+        names: the nodes whose values are returned. The values may be tensors or sizes, and no op may overwrite them.
         float64: whether to compute in float64, as for the float64 reference.
         by_reference: whether to run the PyTorch reference of each fuseconv op instead of its kernel.
     """

@@ -34,14 +34,14 @@ class Verdict:
     """The cause of a difference.
 
     Attributes:
-        cause: the kind of cause.
+        cause: the component that introduces the difference, such as `rule`, `op` or `weights`.
         targets: the targets that differ because of the cause. Empty if the program differs before a target is written.
         case: the name of the case that shows the difference.
         border: the first value whose error exceeds the tolerance. None if no such value was found.
         row: the error at the border, with the ops before the border run alone where that was possible. If there is no
             border, the error of an output. None if unknown.
         detail: further findings in words. May be empty.
-        step: the index, in the plan, of the step that causes the difference. None if no step causes it.
+        step: the index, in the plan, of the rewrite that causes the difference. None if no rewrite is the cause.
         repro: the path of the repro script, which exits with status 1 while the difference exists. None if there is no
             script.
         unshown: the reason why there is no script. Empty if there is a script.
@@ -107,7 +107,7 @@ class Growth:
     """The errors of the original and of the fused program at a border, in one case.
 
     Attributes:
-        border: the border.
+        border: the value at which the errors were measured.
         rms_fp64: the root mean square of the finite elements of the float64 reference.
         original: the error of the original in its own dtype.
         fused: the error of the fused program in PyTorch.

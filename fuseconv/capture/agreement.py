@@ -116,7 +116,7 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
-    """Returns the error for a captured program whose results differ from the model's, regardless of the input sizes.
+    """Returns the error for a captured program whose results differ from the model's.
 
     Args:
         reason: the description of the difference.

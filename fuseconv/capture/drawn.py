@@ -55,7 +55,7 @@ def draw_taken(
         contract: the contract that the inputs must satisfy.
         sizes: the size of every dim.
         seed: the seed of the random values.
-        kind: the kind of values, as in `contract.values`.
+        kind: the kind of values, which `contract.values.values` describes.
 
     Raises:
         UnsupportedError: the model fails at these sizes for all values, but runs at other sizes. The error names the

@@ -1,1 +1,1 @@
-"""The contract of a model: the names, dtypes and dims of its inputs and outputs. Also generates matching tensors."""
+"""Defines the contract of a model, which gives the names, dtypes and dims of its inputs, and generates test inputs."""

@@ -36,7 +36,7 @@ class Dim:
         return f"{self.name}:{self.min}..{high}" + (f":{self.step}" if self.step > 1 else "")
 
     def value(self, size: int) -> int:
-        """Returns the value of the dim for an axis of this size: the size itself. The range is not checked."""
+        """Returns the value of the dim for an axis of this size: the size itself, even if it is out of range."""
         return size
 
     def refusal(self, size: int) -> str:

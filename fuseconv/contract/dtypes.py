@@ -55,7 +55,7 @@ def dtype_named(name: str) -> str | None:
 
 
 def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
-    """Returns all names of these dtypes, without names that begin with `torch.`. The short names come first."""
+    """Returns the short names of these dtypes, then their other names without the prefix `torch.`."""
     shorts = tuple(shorts)
     return (*shorts, *(name for name, short in _NAMED.items() if short in shorts and name != short and "." not in name))
 

@@ -39,7 +39,7 @@ def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
 def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -> bool:
     """Returns whether the guards hold for the given sizes, and for example sizes of all other dims.
 
-    The guards run on meta tensors, because they depend only on sizes.
+    The guards are called with meta tensors, because they depend only on sizes.
     """
     chosen = {**example_sizes(contract), **sizes}
     tensors = (

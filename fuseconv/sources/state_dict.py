@@ -117,7 +117,9 @@ def _is_state(value: Any) -> bool:
 
 
 def build(model: str) -> torch.nn.Module:
-    """Imports and calls a factory, and returns the module that it builds. This runs the factory's code.
+    """Imports and calls a factory, and returns the module that it builds.
+
+    This runs the factory's code.
 
     Args:
         model: the factory, as `pkg.mod:factory` or `file.py:factory`. It may also be a module instance.

@@ -69,7 +69,10 @@ def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """Tests whether the number of zeros is 0. A uint8 input gives a uint8 result; all other dtypes give bool."""
+    """Tests whether the number of zeros is 0, which is also correct for empty tensors.
+
+    A uint8 input gives a uint8 result, as in PyTorch; all other dtypes give bool.
+    """
     axes = list(range(x.dim())) if dim is None or dim == [] else dim
     missing = (x == 0).to(torch.int64)
     result = (missing.sum(axes, keepdim) if x.dim() else missing) == 0

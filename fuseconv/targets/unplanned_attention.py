@@ -99,7 +99,7 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
 
 @dataclass
 class _Naming:
-    """Replaces attention nodes in a graph. A mask that several layers share is padded only once."""
+    """Replaces attention nodes in a graph, and pads a mask that several layers share only once."""
 
     graph: Graph
     _masks: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)

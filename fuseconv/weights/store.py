@@ -44,7 +44,7 @@ def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 class Adopting(Protocol):
-    """The interface of a weight store into which artifacts of other bundles are moved. See `Store.adopt`."""
+    """The interface of a weight store into which artifacts of other bundles are moved, such as `Store`."""
 
     places: dict[str, tuple[str, Place]]
 
@@ -185,7 +185,7 @@ class Store:
         Args:
             name: the name of the file, relative to the bundle.
             tensors: the tensors by name.
-            prefix: what is put before each name to form the key.
+            prefix: the text that is put before each name to form the tensor's key.
         """
         kept: dict[str, torch.Tensor] = {}
         written: dict[Address, Entry] = {}

@@ -93,7 +93,7 @@ class Table:
         """Returns the table next to an artifact, or None if the artifact has no table and so contains its weights.
 
         Raises:
-            RefusedError: the table is damaged, or names a file outside of the bundle.
+            RefusedError: the table is damaged, or names a file outside the bundle.
         """
         path = artifact.with_name(TABLE)
         try:
