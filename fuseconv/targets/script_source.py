@@ -94,8 +94,8 @@ _RETURNS_ITS_INPUT = (
     torch.ops.aten.feature_alpha_dropout.default,
     torch.ops.aten.feature_dropout.default,
 )
-"""Dropout, which is inactive in a captured program: eager mode returns the input itself. The schema says that dropout
-returns a copy, so TorchScript would remove in-place writes to the result as dead code."""
+"""The dropout ops. They are inactive in a captured program, where eager mode returns the input itself. Their schemas say
+that they return a copy, so TorchScript would remove in-place writes to the result as dead code."""
 
 _HINTS = ("implicit",)
 """The names of arguments that are not printed: TorchScript removes an `expand` with `implicit=True` even if its result
@@ -274,7 +274,7 @@ class _Printer:
         is_narrowed = any(
             isinstance(value, bool) and argument.type.kind() == "NumberType" for argument, value, _ in given
         )
-        # A number passed as a tensor correctly selects the overload for scalars.
+        # If a number is passed for a tensor argument, the compiler correctly selects the overload for scalars.
         is_scalar = any(argument.type.kind() == "TensorType" and not _is_tensor(value) for argument, value, _ in given)
         if len(schema.returns) > 1:
             self.results[node] = names = [self.fresh(f"{node.name}_{index}") for index in range(len(schema.returns))]
