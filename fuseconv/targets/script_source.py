@@ -94,8 +94,8 @@ _RETURNS_ITS_INPUT = (
     torch.ops.aten.feature_alpha_dropout.default,
     torch.ops.aten.feature_dropout.default,
 )
-"""The dropout ops. They are inactive in a captured program, where eager mode returns the input itself. Their schemas say
-that they return a copy, so TorchScript would remove in-place writes to the result as dead code."""
+"""The dropout ops. They are inactive in a captured program, where eager mode returns the input itself. Their schemas
+say that they return a copy, so TorchScript would remove in-place writes to the result as dead code."""
 
 _HINTS = ("implicit",)
 """The names of arguments that are not printed: TorchScript removes an `expand` with `implicit=True` even if its result
