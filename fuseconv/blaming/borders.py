@@ -137,5 +137,5 @@ def _leaves_module(node: Node) -> bool:
 
 
 def step_of(plan: Plan, border: Border) -> Step | None:
-    """Returns the rewrite in a plan whose replacement computes a border's value, or None if there is no such rewrite."""
+    """Returns the rewrite in a plan that computes a border's value, or None if no rewrite computes it."""
     return next((step for step in plan.applied if border.node in step.results.values()), None)

@@ -122,7 +122,7 @@ class Comparison:
         return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
-        """Runs each target's fused program in PyTorch. Appends a verdict for each wrong program, and returns its pair."""
+        """Runs each target's fused program in PyTorch. Appends a verdict per wrong program; returns the wrong pairs."""
         wrong: list[Pair] = []
         for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
             # A replacement that the search found may differ for non-finite inputs. The conversion records this.
@@ -193,7 +193,7 @@ def _failing(
     target: str = "",
     manifest: Manifest | None = None,
 ) -> list[tuple[Reference, Row]]:
-    """Returns each failing case with its first failing output. Limits recorded in the manifest do not count as failures."""
+    """Returns each failing case with its first failing output. Limits in the manifest do not count as failures."""
 
     def guarded(case: Case) -> Sequence[torch.Tensor]:
         try:

@@ -34,8 +34,8 @@ class Piece:
 
     Attributes:
         data: the content of the artifact's file.
-        weights: the tensors that are passed to the part after its inputs: first its weights, unless the file contains them,
-            then the given intermediate values.
+        weights: the tensors that are passed to the part after its inputs: first its weights, unless the file contains
+            them, then the given intermediate values.
     """
 
     data: bytes

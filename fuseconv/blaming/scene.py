@@ -86,7 +86,7 @@ class Scene:
         return {border: found[border.twin] for border in borders}
 
     def rows(self, stage: Stage, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Compares a stage's values with the original program's values. Returns one error per border that it computes."""
+        """Compares a stage's values with the original's. Returns one error per border that the stage computes."""
         found, original, fp64 = stage(borders), self.original(borders), self.fp64(borders)
         special = self.reference.case.kind == "special"
         return {

@@ -230,7 +230,7 @@ class Search:
         return self._shown(verdict, scripts)
 
     def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
-        """Bisects a difference that vanishes if all borders are outputs, because outputs prevent a compiler's fusions."""
+        """Bisects a difference that vanishes if all borders are outputs, because outputs prevent compiler fusions."""
         ends, case = scene.pair.ends, scene.reference.case.name
         low, high, row = -1, len(ends) - 1, failing
         stage = self._written(scene, target)

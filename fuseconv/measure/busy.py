@@ -20,7 +20,7 @@ LEAST_GPU = 5
 
 
 def gpu_note() -> str | None:
-    """Returns a note if this process's GPU is in use, else None. Call it before this process uses the GPU itself."""
+    """Returns a note if other processes use the GPU, else None. Call this before this process uses the GPU."""
     used = _gpu_used()
     return f"the GPU was used to {used} % before the measurement began" if used >= LEAST_GPU else None
 
@@ -32,7 +32,7 @@ class Processors:
         self._start, self._every, self._own = time.monotonic(), _seconds_of_all(), _own_seconds()
 
     def note(self) -> str | None:
-        """Returns a note if other processes used the processors, else None. Call it after all child processes ended."""
+        """Returns a note if other processes used the processors, else None. Call this after all child processes end."""
         spent, own = time.monotonic() - self._start, _own_seconds() - self._own
         used = (_seconds_of_all() - self._every - own) / spent
         return f"other processes used {used:.1f} of {os.cpu_count()} processors" if used >= LEAST else None

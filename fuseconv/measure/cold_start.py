@@ -23,10 +23,10 @@ class ColdStart:
 
     Attributes:
         seconds: the time from the start of the process to the loaded model, including Python, torch and the bundle.
-        load_seconds: the part of `seconds` that `load` takes for checksums, libraries and the artifact.
+        load_seconds: the part of `seconds` spent in `load`: verifying checksums, loading libraries and the artifact.
         first_call_ms: the duration of the first call in milliseconds.
-        memory: how much loading and the first call raise the process's peak memory, in bytes. None if the operating
-            system does not report the peak memory.
+        memory: the increase of the process's peak memory during loading and the first call, in bytes. None if the
+            operating system does not report the peak memory.
         device_memory: the GPU memory in use after the first call, in bytes. None on a CPU.
     """
 
@@ -42,11 +42,11 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
 
     Args:
         bundle: the folder of the bundle.
-        target: a target of the bundle.
+        target: the name of the target to load.
         inputs: one tensor per input of the contract.
 
     Raises:
-        UpstreamError: the process failed.
+        UpstreamError: the new process failed.
     """
     with tempfile.TemporaryDirectory() as scratch:
         given = Path(scratch, "inputs.pt")
@@ -60,8 +60,8 @@ def main(asked: str, told: str) -> None:
     """Measures a cold start in this process, and writes the result to a file.
 
     Args:
-        asked: the path of the JSON request. It gives the bundle, the target, the file with the inputs, and the time at
-            which the process was started, in seconds since the epoch.
+        asked: the path of the JSON request. It specifies the bundle, the target, the file with the inputs, and the
+            start time of the process in seconds since the epoch.
         told: the path to which the result is written as JSON.
     """
     request = json.loads(Path(asked).read_text())

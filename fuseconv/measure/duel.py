@@ -41,11 +41,11 @@ def duels(
             are used.
         seconds: the approximate time that is spent on each challenger, in seconds. `turns.timed` gives the limits.
         threads: the number of threads that torch uses.
-        sizes: the sizes of all dims, once for each call to time. The inputs of these calls are random. Empty to use the
-            inputs in `reference`.
+        sizes: for each call to time, the size of each dim by name. The inputs of these calls are random. Empty to use
+            the inputs in `reference`.
 
     Raises:
-        UpstreamError: the process failed.
+        UpstreamError: the new process failed.
     """
     request = {
         "base": str(base),
@@ -62,7 +62,7 @@ def duels(
 
 
 def main(asked: str, told: str) -> None:
-    """Times bundles in this process. Reads the request from the JSON file `asked`, and writes the results to `told`."""
+    """Times bundles in this process. Reads the request from the JSON file `asked`, and writes results to `told`."""
     request = json.loads(Path(asked).read_text())
     torch.set_num_threads(request["threads"])
     base, targets = Path(request["base"]), request["targets"]

@@ -71,7 +71,7 @@ class Latencies:
         inputs: the dtype and shape of each input, by name.
         rounds: the number of timed calls of each target and peer. Each round calls each of them once.
         rows: one row per target, then one row per peer.
-        failures: the error of each target that does not run on this machine, by the name of the target.
+        failures: maps the name of each target that does not run on this machine to its error.
         notes: reasons why the times are less certain, for example that other processes used the machine. May be empty.
     """
 
@@ -108,7 +108,7 @@ def measure(
         bundle: the folder of the bundle.
         target: the names of the targets. Default: all targets of the bundle.
         rounds: the number of timed calls of each target and peer.
-        sizes: the size of each dim by name. A dim that is not named has its example size from the contract.
+        sizes: the size of each dim by name. A dim that is not named gets its example size from the contract.
         against: the path of the original model, which is then measured as well. None to measure only the targets.
         peers: the ways to run the original model, from `eager` and `compile`.
         options: how to read the original model. `inputs_file` names the file with the inputs of the calls. Without it,
@@ -117,7 +117,7 @@ def measure(
     Raises:
         UsageError: the bundle, target or dim does not exist, or `against` is a different model.
         ContractError: the inputs or sizes violate the contract.
-        FuseconvError: no target runs on this machine. This is the error of the first target.
+        FuseconvError: no target runs on this machine. The first target's error is raised.
     """
     folder, options = Path(bundle).absolute(), options or Options()
     about = [
@@ -160,7 +160,7 @@ def measure(
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Parses the values of all `--shape` options, for example `seq=128`. Returns the size of each named dim.
+    """Parses the values of all `--shape` options, for example `seq=128`. Returns the size of each dim by name.
 
     Raises:
         UsageError: a value is malformed, or a dim is given two sizes.
@@ -180,7 +180,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 
 def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
-    """Returns the inputs from a file, or random inputs. Dims that `sizes` does not name have their example sizes.
+    """Returns the inputs from a file, or random inputs. Dims that are not in `sizes` get their example sizes.
 
     Raises:
         UsageError: both sizes and a file are given, a dim does not exist, or a size is not allowed.
@@ -219,7 +219,7 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
 
 
 def percentile(times: Sequence[float], part: int) -> float:
-    """Returns a percentile of the times: the smallest time such that at least `part` % of all times are not longer."""
+    """Returns the smallest of the times that is at least as long as `part` % of all times."""
     return sorted(times)[max(math.ceil(len(times) * part / 100), 1) - 1]
 
 

@@ -21,7 +21,7 @@ WAYS = ("eager", "compile")
 
 
 def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
-    """Reads the model from which a bundle was converted, and returns it on the bundle's device.
+    """Reads the model from which a bundle was converted, and moves the model to the bundle's device.
 
     Raises:
         FuseconvError: the model cannot be read, or is not the model from which the bundle was converted.
@@ -30,10 +30,10 @@ def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
 
 
 def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list[Call]:
-    """Returns a call of the original model for each tuple of inputs. Each call has been made once, as a warm-up.
+    """Returns a function per tuple of inputs that calls the original model. Calls each function once as a warm-up.
 
     Raises:
-        UpstreamError: the model fails, or torch.compile compiles nothing of the model.
+        UpstreamError: the model fails, or torch.compile compiles no part of the model.
     """
     before = _compiled() if way == "compile" else 0
     try:

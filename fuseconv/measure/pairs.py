@@ -48,7 +48,7 @@ class Ratio:
 
 
 def ratio(base: Sequence[float], challenger: Sequence[float]) -> Ratio:
-    """Compares the times of interleaved calls pair by pair, and returns the ratio.
+    """Returns the ratio of the times of interleaved calls, computed pair by pair.
 
     Args:
         base: the times of the base, in any unit.
@@ -61,7 +61,7 @@ def ratio(base: Sequence[float], challenger: Sequence[float]) -> Ratio:
 
 
 def ratio_of_logs(logs: Sequence[float]) -> Ratio:
-    """Returns the ratio, given one logarithm of a ratio per pair. A logarithm may be the mean over several calls."""
+    """Returns the ratio, given the logarithm of each pair's ratio. A logarithm may be the mean over several calls."""
     if len(logs) < FEWEST:
         raise ValueError(f"{len(logs)} pairs are fewer than {FEWEST}")
     median, found = statistics.median(logs), interval(logs, DEVIATIONS)

@@ -36,8 +36,8 @@ class Versus:
     """The result of timing a bundle's fastest target against a peer.
 
     Attributes:
-        target: the name of the target.
-        peer: the peer: `eager`, `compile` or `aoti`.
+        target: the name of the bundle's fastest target.
+        peer: the way to run the original model: `eager`, `compile` or `aoti`.
         us: the median time of a call of the target in microseconds, on the given inputs.
         peer_us: the median time of a call of the peer in microseconds, on the given inputs.
         ratio: the time of the target divided by the time of the peer, as the geometric mean over the given inputs and
@@ -84,8 +84,8 @@ def against_peers(
         options: how to read the original model. The inputs, dtype and device are read from the bundle instead.
         reference: the path of the file with the reference cases. The inputs of the given case and of the largest case
             are used.
-        unfused: the folder of a bundle whose `aoti` target is the captured program without fusions. It is the peer
-            `aoti`. None if this is not among the peers.
+        unfused: the folder of a bundle whose `aoti` target is the captured program without fusions. This target is
+            timed as the peer `aoti`. None if `peers` does not contain `aoti`.
 
     Raises:
         UpstreamError: a peer cannot be run, or the process failed.
@@ -142,7 +142,7 @@ def _fastest(bundle: Path, inputs: Sequence[Inputs]) -> str:
 
 
 def _versus(target: str, ours: Sequence[Call], request: dict[str, Any], inputs: Sequence[Inputs]) -> dict[str, Any]:
-    """Times the target against each peer. Returns the results, or the first peer that fails and the reason."""
+    """Times the target against each peer. Returns the results, or the name of the first failing peer and the reason."""
     subject: Subject | None = None
     found = []
     for peer in request["peers"]:

@@ -22,7 +22,7 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix
     REQUEST and RESULT are paths of JSON files.
 
     Args:
-        module: the dotted name of the module.
+        module: the dotted name of the module whose `main` is called.
         request: the content of REQUEST.
         what: the task of the process, as a verb phrase for the error message.
         where: the path of the bundle or model, for the error message.
@@ -31,7 +31,7 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix
             server, which has already imported torch.
 
     Raises:
-        UpstreamError: the process failed.
+        UpstreamError: the new process failed.
     """
     with tempfile.TemporaryDirectory() as scratch:
         asked, told = Path(scratch, "request.json"), Path(scratch, "result.json")

@@ -106,7 +106,7 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
     Args:
         base: the calls of the base, ordered by target, with the same number of calls for each target.
         challenger: the calls of the challenger, in the same order.
-        targets: the names of the targets, in the order of the calls.
+        targets: the names of the targets for the result, in the order of the calls.
         seconds: the approximate time to measure, in seconds. At least `FEWEST` pairs are measured, however long that
             takes. At most `MOST` pairs are measured.
     """

@@ -1,4 +1,4 @@
-"""Limits the time that is spent on measurements."""
+"""Limits the time that a conversion spends on measurements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Budget:
 
         Args:
             each: the duration of one task in seconds.
-            beside: the time in seconds that other work needs in addition.
+            beside: the time in seconds that must remain for other work.
         """
         if self.seconds is None:
             return None

@@ -1,10 +1,11 @@
 """Chooses which classes of matches are replaced in the targets of one folder, by timing whole models.
 
-To measure a class, the calls of two whole models are interleaved: the model with all matches replaced, and the model
-without the replacements of this class. The class is thus measured beside the ops that really surround it, the target's
-own compiler may fuse the unfused ops, and the operands are as cold in the cache as in a real call. Because classes may
-depend on each other, the choice is confirmed by timing whole models against the unfused model. A model with fewer
-fusions is preferred unless a model with more fusions is faster by more than the noise.
+A class is a set of equal matches, such as the matches in equal layers. To measure a class, the calls of two whole
+models are interleaved: the model with all matches replaced, and the model without the replacements of this class. The
+class is thus measured beside the ops that really surround it, the target's own compiler may fuse the unfused ops, and
+the operands are as cold in the cache as in a real call. Because classes may depend on each other, the choice is
+confirmed by timing whole models against the unfused model. A model with fewer fusions is preferred unless a model with
+more fusions is faster by more than the noise.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class Chosen:
         left: the names of the classes that are left unfused.
         folder: the folder of the bundle with the chosen artifacts.
         unfused: the folder of the bundle with the unfused artifacts.
-        choices: the choice for each class in each target, as target to class to choice. A class that is neither
-            measured nor left unfused has no entry.
+        choices: maps the name of each target to a dict from the name of a class to the choice for this class. A class
+            that is neither measured nor left unfused has no entry.
         speeds: the measured times of each target, by name.
         slow: the names of the classes that make these targets slower.
-        needed: the classes without which these targets cannot be written: the reason by the name of the class.
+        needed: maps the name of each class without which these targets cannot be written to the reason.
     """
 
     left: Left
@@ -67,8 +68,8 @@ class Choosing:
         classes: the classes of the plan's matches.
         folder: the folder of the bundle with every match replaced.
         write: writes a bundle in which some classes are left unfused.
-        race: times bundles (challengers) against a base bundle.
-        budget: the time that may be spent.
+        race: times bundles (challengers) against a base bundle. Returns one result per challenger.
+        budget: limits the time spent on measurements.
         seconds: the time in seconds that a race spends on each challenger.
         suspects: the names of the classes that make another target slower. They are measured first.
     """
@@ -138,7 +139,7 @@ class Choosing:
     def _alone(self, groups: Sequence[Left]) -> dict[Left, Duel]:
         """Times, for each group, the model without the group against the model with every match replaced.
 
-        Returns the results by the classes left unfused. Leaves out models that cannot be written.
+        Returns the results by the set of classes that the model leaves unfused. Skips models that cannot be written.
         """
         lefts = list(dict.fromkeys(filter(self._is_written, map(self.classes.without, groups))))
         found = self.race(self.folder, [self._folders[left] for left in lefts]) if lefts else []
@@ -158,8 +159,8 @@ class Choosing:
     def _confirmed(self, candidates: Sequence[Left], whole: Duel) -> dict[Left, Duel]:
         """Times the candidates and the model with every match replaced against the unfused model.
 
-        Returns the results by the classes left unfused, from the fewest fusions to the most. A candidate that is not
-        written yet takes part only if the time allows.
+        A candidate is the set of classes that a model leaves unfused. Returns the results by candidate, from the
+        fewest fusions to the most. A candidate that is not written yet is timed only if the time allows.
         """
         every, lefts = self.classes.every, [frozenset[str]()]
         for left in candidates:

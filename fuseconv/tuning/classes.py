@@ -33,13 +33,13 @@ _NAME = re.compile(r"\b\w+\b")
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of the steps of a plan.
+    """The classes of a plan's steps. A step is one rewrite of the graph by a rule.
 
     Attributes:
         program: the captured program.
         plan: the plan. It contains only steps that are applied.
         names: the name of each step's class, in the order of the steps.
-        sizes: the total number of operand elements of all matches of a class, by the name of the class.
+        sizes: maps the name of each class to the total number of operand elements of its matches.
     """
 
     program: Program
@@ -81,14 +81,14 @@ class Classes:
         return replace(self.plan, steps=tuple(step for name, step in steps if name not in left))
 
     def without(self, left: Collection[str]) -> frozenset[str]:
-        """Returns the classes in `left` and all classes that depend on them, which must be left out as well."""
+        """Returns the classes in `left` and all classes that depend on those, which must be left out as well."""
         closed = frozenset(left)
         while more := self._unfit(closed):
             closed |= more
         return closed
 
     def _unfit(self, left: Collection[str]) -> frozenset[str]:
-        """Returns the classes with a step that cannot be applied if the classes in `left` are left out."""
+        """Returns the names of classes with a rewrite that cannot be applied without the rewrites of `left`."""
         workspace, unfit = Workspace(self.program.exported, trainable=self.program.trainable), set[str]()
         for name, step in zip(self.names, self.plan.steps, strict=True):
             if name not in left:

@@ -28,7 +28,8 @@ class FormChoice(Generic[Model]):
 
     Attributes:
         base: the model with the forms that have been chosen so far.
-        write: writes the model with the given forms. Raises FuseconvError if a form is wrong or cannot be written.
+        write: writes and verifies the model with the given forms. Raises FuseconvError if a form is wrong or cannot be
+            written.
         race: times models against a base model, and returns one result per model, in order.
         sizes: the sizes of the dims in each timed call. Empty if all dims are static.
     """
@@ -41,13 +42,13 @@ class FormChoice(Generic[Model]):
     def best(self, forms: Forms, kind: Kind) -> Form:
         """Times the forms of a kind of region. Returns the fastest form, with notes on all tried forms.
 
-        A form is chosen only if it is faster than the region as it is by more than the noise. If no form is, the
-        returned form has no lines. Among several such forms, the first candidate is chosen unless others are faster
-        than it by more than the noise. Then the fastest of these is chosen.
+        A form is chosen only if it is faster than the unchanged region by more than the noise. If there is no such
+        form, the returned form contains no ops. Among several such forms, the first candidate is chosen unless others
+        are faster than the first by more than the noise. Then the fastest of these is chosen.
 
         Args:
             forms: the forms that were chosen for other kinds, which are kept.
-            kind: the kind of region.
+            kind: the kind of region for which a form is chosen.
         """
         notes = [f"the search stopped at {kind.limit}; the forms found before that were tried"] if kind.limit else []
         written: dict[Candidate, Model] = {}

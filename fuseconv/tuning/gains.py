@@ -15,10 +15,10 @@ class Gain:
     """The measured time of a whole call of a target, with and without a class of matches.
 
     Attributes:
-        rule: the name of the rule.
-        target: the name of the target.
+        rule: the name of the rule that the class's matches belong to.
+        target: the name of the target that was timed.
         matches: the number of matches of the class.
-        choice: the times, and whether the class is applied.
+        choice: the measured times, and whether the class is applied.
     """
 
     rule: str
@@ -57,8 +57,8 @@ class Gain:
 def gains(plan: Plan, targets: Collection[str]) -> list[Gain]:
     """Returns the gains of a plan's classes in some targets, sorted by target and then by descending speed-up.
 
-    Steps of the same rule with equal choices are counted as one class, because classes that were measured together have
-    equal times. Choices without a time, which a user wrote into the plan by hand, are left out.
+    Steps of the same rule with equal choices count as one class, because classes that were measured together have equal
+    times. Choices without a time, which a user wrote into the plan by hand, are left out.
     """
     counts = Counter(
         (step.rule, target, choice)

@@ -1,4 +1,7 @@
-"""Converts between choices recorded on the steps of a plan and choices recorded by class in fuseconv.lock."""
+"""Converts between choices recorded on the steps of a plan and choices recorded by class in fuseconv.lock.
+
+A step is one rewrite of the graph by a rule. A class is a set of equal matches, such as the matches in equal layers.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
     """Returns the plan with the choices for each class recorded on all steps of the class.
 
     Args:
-        plan: the plan.
+        plan: the plan on whose steps the choices are recorded.
         classes: the classes of the steps that the plan applies.
-        choices: the choices as target to class to choice.
+        choices: maps the name of each target to a dict from the name of a class to the choice for this class.
     """
     names = iter(classes.names)
     steps = []
@@ -36,7 +39,7 @@ def replayed(program: Program, plan: Plan, choices: Choices) -> Plan:
 
 
 def recorded(program: Program, plan: Plan) -> dict[str, dict[str, Choice]]:
-    """Returns the choices on a plan's steps as target to class to choice, the format that `replayed` takes."""
+    """Returns the choices on a plan's steps by target and class, in the format that `replayed` expects."""
     if not any(step.choices for step in plan.applied):
         return {}
     choices: dict[str, dict[str, Choice]] = {}
