@@ -40,7 +40,7 @@ class Written:
     """A written artifact and its files.
 
     Attributes:
-        target: the name of the target.
+        target: the name of the target for which the artifact was written.
         path: the path of the artifact, relative to the bundle's folder.
         seconds: the time that writing the artifact took, in seconds.
         size: the total size of the files that the target adds to the bundle, in bytes.
@@ -164,9 +164,9 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts that all bundles of one conversion share: the final bundle and the temporary bundles.
+    """The parts that the final bundle and the temporary bundles of a conversion share.
 
-    Temporary bundles are written to find a fault or to measure.
+    Temporary bundles are written to find the cause of a failure or to measure times.
 
     Attributes:
         program: the captured program.
@@ -199,9 +199,9 @@ class Assembly:
         """Returns the parts that all bundles of one conversion share.
 
         Args:
-            subject: the model as read.
-            program: the captured program.
-            known: the rules of the conversion.
+            subject: the model as read from disk, with its source.
+            program: the captured program, to which the rules are applied.
+            known: the rules of the conversion, whose hashes the manifest records.
             libraries: the paths of the op libraries of rule packs.
             dtype: the dtype to which the model was cast. None if it was not cast.
             self_contained: the names of the targets whose artifacts must contain their weights. The artifacts of other
@@ -218,7 +218,7 @@ class Assembly:
 
         Args:
             name: the name of the target.
-            fused: the program to write.
+            fused: the fused program that the artifact computes.
             folder: the folder of the bundle.
             store: the weight store that the artifact refers to. None for an artifact that contains its weights. A
                 target in `self_contained` ignores the store.

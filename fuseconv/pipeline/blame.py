@@ -102,10 +102,10 @@ def blame(
 
 
 def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Blame:
-    """Finds why a conversion's fused program or targets differ from the original. Returns verdicts without scripts.
+    """Finds why a conversion's fused program or targets differ from the original model. Writes no scripts.
 
     Args:
-        filling: the bundle in which targets failed verification.
+        filling: the unfinished bundle in which targets failed verification.
         time_limit: the time in seconds after which the search starts no new step.
         progress: called with the name of each step; returns a context manager in which the step runs.
     """

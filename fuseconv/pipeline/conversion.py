@@ -26,7 +26,7 @@ class Conversion:
     Attributes:
         bundle: the folder of the bundle.
         plan: the plan that was executed. It lists the rewrites and the misses (the places where a rule does not apply).
-        written: the written artifacts, one per target.
+        written: one artifact per written target.
         left_out: the requested targets that are not in the bundle, with the reasons.
         limits: the outputs that a target's runtime computes differently for NaN, infinities or the limits of a dtype.
         report: the parity of every target, case and output.
@@ -36,8 +36,8 @@ class Conversion:
         blame: the causes of parity failures. None if they were not searched for.
         varying: the reason why a target's bytes may differ after another conversion, by the name of the target. None if
             a reproducible conversion was not requested.
-        forms: the form of each kind of region of linear algebra that was chosen or read from a lock, by the text of the
-            region.
+        forms: maps the text of each kind of linear algebra region to the form that was chosen or read from a lock. A
+            form is an equivalent list of ops.
     """
 
     bundle: Path
@@ -119,8 +119,8 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
 def plan_to_json(plan: Plan, targets: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the fusions and the near misses of a plan as JSON-serializable values.
 
-    The status of a fusion is `left alone` if none of `targets` applies it, otherwise `applied`. `choices` contains the
-    measured times by target.
+    A near miss is a subgraph that a rule almost matched. The status of a fusion is `left alone` if none of `targets`
+    applies it, otherwise `applied`. `choices` contains the measured times by target.
     """
     return {
         "fusions": [

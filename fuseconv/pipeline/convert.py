@@ -1,6 +1,6 @@
 """Runs the conversion pipeline: read, capture, plan, rewrite, write, verify, search and tune.
 
-This module only calls the steps. Each step is implemented in a module of its own.
+This module only calls these stages. Each stage is implemented in a module of its own.
 """
 
 from __future__ import annotations

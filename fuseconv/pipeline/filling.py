@@ -1,4 +1,7 @@
-"""Fills a bundle: rewrites the program, writes and verifies the targets, and repeats without the failing steps."""
+"""Fills a bundle: rewrites the program, writes and verifies the targets, and repeats without the failing steps.
+
+A step of a plan is one rewrite of the graph by a rule. A tactic is the kernel choice for one problem and size.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,9 @@ class Filling:
 
     Attributes:
         folder: the folder of the bundle. It already contains the file of reference outputs.
-        names: the names of the requested targets.
-        gate: verifies other programs, and finds the cause of a failure.
-        replan: computes another plan. None if the user gave the plan.
+        names: the targets that were requested, by name.
+        gate: writes and verifies programs in temporary bundles, and finds the cause of a failure.
+        replan: computes a plan without the rejected matches. None if the plan was passed by the user.
         consented: the names of the rules that declare an `allow` name because they change numerical results.
         allow_mismatch: whether to keep artifacts that fail verification.
         progress: called with the name of each step; returns a context manager in which the step runs.
@@ -55,12 +58,12 @@ class Filling:
             added.
         frozen: whether the tactics come from a lock.
         written: the artifacts in the folder, by the name of the target.
-        lost: the error of each target that is left out, by the name of the target.
+        lost: maps the name of each target that is left out to its error.
         by_plan: the names of the targets that fail because of the plan, although no further plan may be tried.
         limits: the outputs that a target's runtime computes differently for special values.
-        found: the verification result of each target, by name.
+        found: maps the name of each target to its verification result.
         tuned: the times of the targets. None if they were not measured.
-        rejected: the matches that failed, with the reasons. A new plan does not contain these matches.
+        rejected: maps each match that failed to the reason. A new plan does not contain these matches.
     """
 
     folder: Path
@@ -113,7 +116,7 @@ class Filling:
             raise _nothing_left(self.lost)
 
     def _write(self, fused: Program) -> None:
-        """Empties the folder but for the reference outputs, then writes and verifies every target not lost."""
+        """Deletes everything but the reference outputs, then writes and verifies all targets that are not left out."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -153,7 +156,7 @@ class Filling:
             self.found |= process.verify(self.folder, list(self.written), hashed=True)
 
     def _measure(self, manifest: Manifest) -> None:
-        """Measures the tactics that are not known yet. Without a lock, failures are left to the later verification.
+        """Measures the unknown tactics of the targets. Without a lock, failures are reported later, by verification.
 
         Raises:
             FrozenError: a target fails with the tactics of a lock, perhaps because the lock lacks a tactic.
@@ -196,7 +199,7 @@ class Filling:
         return False
 
     def _leave_out(self, verdict: Verdict) -> None:
-        """Makes a new plan without the step that failed. Raises ParityError if the plan may not be changed."""
+        """Makes a new plan without the rewrite that failed. Raises ParityError if the plan may not be changed."""
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
@@ -214,7 +217,7 @@ class Filling:
         )
 
     def _take_out(self) -> bool:
-        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed one."""
+        """Removes the files of left-out targets. Returns whether a remaining target shared a folder with one."""
         removed = [self.written.pop(name) for name in self.lost if name in self.written]
         for one in removed:
             remove_target(self.folder, one)
@@ -222,10 +225,10 @@ class Filling:
         return any(Path(one.path).parent in folders for one in self.written.values())
 
     def check_alike(self, found: Mapping[str, Verified], *, special: bool = True) -> None:
-        """Checks that other artifacts of some targets pass verification, apart from known limits of the targets.
+        """Checks that artifacts of a temporary bundle pass verification, apart from known limits of their targets.
 
         Args:
-            found: the verification results of the other artifacts, by the name of the target.
+            found: the verification results of these artifacts, by the name of the target.
             special: whether to also check the cases with NaN, infinities and the limits of a dtype.
 
         Raises:
@@ -246,7 +249,7 @@ class Filling:
         return {(limit.target, limit.case, limit.output) for limit in self.limits}
 
     def exchange(self, source: Path, written: Mapping[str, Written], found: Mapping[str, Verified]) -> None:
-        """Replaces the artifacts of some targets by another bundle's artifacts for the same targets.
+        """Replaces the artifacts of some targets with another bundle's artifacts for the same targets.
 
         Args:
             source: the folder of the other bundle.
@@ -265,7 +268,7 @@ class Filling:
         self.found |= found
 
     def change(self, replan: Replan) -> None:
-        """Makes a new plan with `replan`. If its steps differ from the current plan's, fills the bundle again.
+        """Makes a new plan with `replan`. If its rewrites differ from the current plan's, fills the bundle again.
 
         Raises:
             FuseconvError: see `fill`.
@@ -299,7 +302,7 @@ class Filling:
         return seal(self.folder, manifest, self._files), report
 
     def left_out(self) -> list[LeftOut]:
-        """Returns the manifest entries of the targets that are left out."""
+        """Returns one manifest entry per target that is left out of the bundle."""
         return [gates.left_out(name, error, by_plan=name in self.by_plan) for name, error in self.lost.items()]
 
 

@@ -1,8 +1,9 @@
 """Runs each artifact in a process that loads only the bundle, and finds the cause of a failure.
 
-First, the fused program runs in PyTorch. If it fails there, a step of its plan is the cause. Then each target runs. If
-a target fails, it is written again from the captured program without fusions. If the unfused target fails too, the
-exporter or runtime of the target is the cause, and the target is left out. Otherwise a step of the plan is the cause.
+A step of a plan is one rewrite of the graph by a rule. First, the fused program runs in PyTorch. If it fails there, a
+step of its plan is the cause. Then each target runs. If a target fails, it is written again from the captured program
+without fusions. If the unfused target fails too, the exporter or runtime of the target is the cause, and the target is
+left out. Otherwise a step of the plan is the cause.
 
 The guilty step is found by bisection over the number of executed steps, because steps depend on earlier steps. The
 target passes with only the steps before the guilty step, and fails if the guilty step is executed too.
@@ -178,9 +179,9 @@ class Gate:
         """Writes targets of a program into a folder and verifies them. Returns the artifacts and results by target.
 
         Args:
-            folder: the folder. It must be empty except for the files of the weight store.
-            targets: the names of the targets.
-            program: the program to write.
+            folder: the folder to write into. It must be empty except for the files of the weight store.
+            targets: the names of the targets to write.
+            program: the program that the artifacts compute.
             cases: the names of the cases to run. None for all cases.
             store: the weight store to which the artifacts refer. None for artifacts that contain their weights.
 
@@ -202,7 +203,7 @@ def fails(found: Verified) -> bool:
 def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
     """Returns the matches to exclude after a step failed, with the reasons.
 
-    These are the match of the step, and all matches of its rule if the rule already failed before.
+    These are the failing step's match, and all matches of the same rule if another match of this rule failed before.
 
     Args:
         program: the captured program.
@@ -237,7 +238,7 @@ def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> Lef
 
 
 def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
-    """Returns the first step with which a program fails, by bisection. It must pass without steps and fail with all."""
+    """Bisects to the first step with which the program fails. The program must pass without steps and fail with all."""
     low, high = 0, len(plan.applied)
     while high - low > 1:
         middle = (low + high) // 2

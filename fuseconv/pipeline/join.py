@@ -21,7 +21,7 @@ def join(bundle: Path, methods: Sequence[str], generation: Generation | None = N
     Args:
         bundle: the folder of the joined bundle.
         methods: the names of the methods. The folder of each method contains a sealed bundle with its own weights.
-        generation: how the methods generate tokens. None if they do not generate tokens.
+        generation: the settings with which the methods generate tokens. None if they do not generate tokens.
 
     Raises:
         FileError: a file cannot be written.

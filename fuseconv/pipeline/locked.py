@@ -1,4 +1,8 @@
-"""Records the choices of a tuned conversion in fuseconv.lock, and follows the choices later without measuring again."""
+"""Records the choices of a tuned conversion in fuseconv.lock, and follows the choices later without measuring again.
+
+A tactic is the kernel choice for one problem and size. A form is a list of ops that is equivalent to a region of linear
+algebra. A class is a set of equal matches, such as the matches in equal layers.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ def find_chosen_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan that `find_plan` finds, with the choices of a lock recorded on its steps if there are any."""
+    """Returns the plan that `find_plan` returns, with the choices from a lock recorded on the plan's steps."""
     found = find_plan(program, known, names, allow, rejected, forms)
     return found if chosen is None else replayed(program, found, chosen.choices)
 
@@ -54,7 +58,7 @@ def find_chosen_plan(
 def check_frozen(
     path: str | Path, folder: Path, plan: Plan, program: Program, known: Sequence[Rule], chosen: Chosen | None
 ) -> None:
-    """Checks that a plan has exactly the matches of a lock, including every class that the lock leaves unfused.
+    """Checks that a plan contains exactly the matches in a lock, including every class that the lock leaves unfused.
 
     Raises:
         FrozenError: a recorded match is not found, a match is not recorded, or a class is not found.

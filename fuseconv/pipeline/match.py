@@ -137,6 +137,6 @@ def find_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns a tested plan of a program, with the given forms and without the rejected matches."""
+    """Matches the rules, tests every match, and returns the plan with the given forms, without the rejected matches."""
     device = program.contract.device
     return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected, forms=forms)

@@ -101,7 +101,7 @@ def convert_methods(
         The conversion of each method, and the parity of the bundle.
 
     Raises:
-        UsageError: there are no methods, or a method cannot have a given name.
+        UsageError: `methods` is empty, or contains an invalid method name.
         FuseconvError: the conversion of a method fails; see `convert`. Nothing is written.
 
     Examples:
@@ -145,7 +145,7 @@ def convert_methods(
 
 
 def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
-    """Returns how the methods generate tokens, or None if they are not the methods of a generating model."""
+    """Returns the settings for generating tokens, or None if the methods are not those of a generating model."""
     known = [options for options in methods.values() if options.method in KNOWN]
     return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
 

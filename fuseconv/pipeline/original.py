@@ -30,11 +30,11 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
     """Writes a captured program into a bundle, together with the names of the model's weights.
 
     Args:
-        exported: the program.
+        exported: the captured program before fusion.
         bundle: the folder of the bundle.
-        store: the weight store of the bundle.
+        store: the weight store of the bundle, which contains the weights that the fused program uses unchanged.
         names: the names of the model's weights. Empty for the parameters and persistent buffers of the program. They
-            must be given for a program that was read from a bundle, because its state dict contains constants too.
+            are required for a program that was read from a bundle, because its state dict contains constants too.
 
     Raises:
         FileError: a file cannot be written.
@@ -57,8 +57,8 @@ def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, di
     """Reads the captured program of an opened bundle. The model's weights have dummy values in this program.
 
     Returns:
-        The program, and the name of the first weight that shares memory with a weight, by the name of this weight. A
-        weight that shares memory with no earlier weight is mapped to itself.
+        The program, and a dict for tied weights. The dict maps each weight's name to the name of the first weight with
+        which the weight shares memory: its own name if it shares memory with no earlier weight.
 
     Raises:
         UnsupportedError: the bundle was written by a version that did not store the program.

@@ -1,4 +1,7 @@
-"""Tests the rules of a file on a model: finds where each rule applies, and the nearest miss of a rule that does not."""
+"""Tests the rules of a file on a model: finds where each rule applies, and the nearest miss of a rule that does not.
+
+A near miss is a subgraph that a rule almost matched.
+"""
 
 from __future__ import annotations
 

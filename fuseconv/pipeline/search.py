@@ -1,4 +1,4 @@
-"""Measures which form of a bundle's linear algebra is fastest, and fills the bundle again with the fastest forms.
+"""Measures which form of a bundle's linear algebra is fastest, and writes the bundle again with the fastest forms.
 
 A region is a subgraph of linear algebra. A form of a region is an algebraically equivalent list of ops. Each form is
 tried in the whole model, with every rule that then matches. The model with the form is planned, tested, written and
@@ -51,14 +51,14 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
 
     Args:
         filling: the verified bundle.
-        known: the rules.
-        find: computes the plan of the program.
+        known: the rules that may match after a region is replaced by a form.
+        find: computes the plan of the program with given forms.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
         The choice for each kind of region, by the text of the region. Regions with the same text, such as equal layers,
-        are of one kind. If the regions stay as they are, the choice has no lines, and its notes describe the forms that
-        were tried.
+        are of one kind. If the regions stay unchanged, the choice contains no ops, and its notes describe the tried
+        forms.
     """
     program = filling.assembly.program
     rungs = rungs_of(program.contract, program.examples)

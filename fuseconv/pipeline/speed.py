@@ -34,12 +34,12 @@ def check_speed(
     """Times the fastest target of a sealed bundle against peers.
 
     Args:
-        filling: the sealed bundle.
+        filling: the sealed bundle to time.
         peers: the names of the peers.
         model: the path of the original model.
         options: how to read the model.
-        unfused: the folder of a bundle with the unfused artifact of `aoti`. If the peer `aoti` needs this bundle and
-            the folder does not exist, this function writes the bundle.
+        unfused: the folder of a bundle with the unfused artifact of `aoti`. If this bundle is required for the peer
+            `aoti` and the folder does not exist, this function writes the bundle.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:

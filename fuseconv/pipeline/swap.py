@@ -1,4 +1,4 @@
-"""Gives a bundle new weights: keeps its program and plan, recomputes the constants, and verifies parity again."""
+"""Replaces the weights of a bundle: keeps the program and plan, recomputes the constants, and verifies parity again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ONNX_DATA = f"{onnx.SPEC.artifact}.data"
 
 @dataclass(frozen=True)
 class Swapped:
-    """A bundle with new weights.
+    """The result of replacing the weights of a bundle.
 
     Attributes:
         bundle: the folder of the bundle.
@@ -69,7 +69,7 @@ def swap(
     output: str | Path | None = None,
     progress: Progress = silent,
 ) -> Swapped:
-    """Gives a bundle further-trained weights of the same model, without converting the model again.
+    """Replaces a bundle's weights with further-trained weights of the same model, without converting the model again.
 
     Merged, folded and transposed weights are recomputed with the plan. Artifacts that only refer to the weight store
     stay as they are. ONNX models, which contain small constants, and artifacts that contain their weights are written
@@ -142,7 +142,7 @@ def swap(
 def _swap_methods(
     folder: Path, weights: Path, adapter: str | Path | None, output: str | Path | None, progress: Progress
 ) -> Swapped:
-    """Gives every method new weights, joins the methods again, and returns the new bundle.
+    """Replaces the weights of every method, joins the methods again, and returns the new bundle.
 
     A target is named `METHOD/TARGET`. Every artifact is written again, because the joined weight file stores tensors
     with equal bytes only once, and such tensors may differ with the new weights.

@@ -25,7 +25,7 @@ class Tuned:
     """The result of tuning a bundle.
 
     Attributes:
-        measured: the measurements.
+        measured: the measured time of each tactic, by problem and size.
         changed: the problems and sizes whose fastest tactic differs from the bundle's earlier measurements.
         ties: the entries of `changed` whose old and new tactics differ in time by no more than the noise.
     """
@@ -150,7 +150,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _changes(old: Problems, new: Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the problems and sizes whose fastest tactic changed, and those of the changes within the noise."""
+    """Returns the problems and sizes whose fastest tactic changed, and which of these changes are within the noise."""
     changed, ties = [], []
     for family, sizes in new.items():
         for size, times in sizes.items():

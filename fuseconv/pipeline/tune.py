@@ -60,8 +60,8 @@ def measure_choices(
     """Times each target with and without its classes of matches, and keeps the fastest artifact.
 
     Args:
-        filling: the verified bundle. The chosen plan, artifacts and verification results replace the bundle's own.
-        how: how much is measured.
+        filling: the verified bundle, in which the chosen plan, artifacts and verification results are stored.
+        how: how much to measure: `none`, `quick` or `full`.
         begun: the time at which the conversion began, in seconds of `time.monotonic`. Quick tuning may take as long as
             the conversion has taken so far, or `LEAST` seconds if that is longer.
         progress: called with the name of each step; returns a context manager in which the step runs.
@@ -147,7 +147,7 @@ class _Bench:
         return folder
 
     def install(self, chosen: Chosen) -> None:
-        """Copies the chosen artifacts into the bundle, unless the bundle already contains them."""
+        """Copies the chosen artifacts into the bundle, unless the bundle already contains the chosen artifacts."""
         if chosen.folder in self._made:
             self.filling.exchange(chosen.folder, *self._made[chosen.folder])
 

@@ -31,8 +31,8 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     """Verifies a model on a KServe v2 server against the reference outputs stored in a bundle.
 
     Args:
-        bundle: the folder of the bundle with the reference outputs. Its targets are not loaded, and the server may run
-            other software than fuseconv.
+        bundle: the folder of the bundle with the reference outputs. Its targets are not loaded, so the server
+            may run other software than fuseconv.
         url: the URL of the server, such as `http://127.0.0.1:8000` or `grpc://127.0.0.1:8001`. gRPC needs
             `fuseconv[grpc]`.
         model: the name of the model on the server. Default: the name of the bundle.
