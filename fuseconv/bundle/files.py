@@ -42,8 +42,8 @@ def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] =
     The files are hashed on all cores. An empty folder counts as a file.
 
     Args:
-        folder: the folder.
-        known: maps the relative path of each file whose hash is known to the result. These files are not hashed.
+        folder: the folder whose files are hashed.
+        known: maps the relative path of each file whose hash is known to its size and hash. These files are not hashed.
         without: the paths of files and folders to skip.
 
     Raises:
@@ -72,9 +72,9 @@ def compare(folder: Path, expected: Mapping[str, File], found: Mapping[str, File
     """Checks that the files found in a folder are exactly the files that its manifest lists.
 
     Args:
-        folder: the folder, for the error.
-        expected: the files in the manifest, by relative path.
-        found: the files in the folder, by relative path.
+        folder: the folder that the error names.
+        expected: the files that the manifest lists, by relative path.
+        found: the files found in the folder, by relative path.
 
     Raises:
         RefusedError: a file is missing, damaged or unexpected. The error names the file.

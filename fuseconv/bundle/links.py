@@ -15,8 +15,8 @@ def link(folder: Path, staging: Path) -> None:
     The signature is left out, because it will not be valid once the copy has been changed.
 
     Args:
-        folder: the bundle.
-        staging: the folder to fill. It may exist.
+        folder: the bundle to copy.
+        staging: the folder into which the files are copied. It may already exist.
     """
 
     def copy(source: str, destination: str) -> None:

@@ -78,7 +78,7 @@ class RuleUse(Strict):
 
     Attributes:
         name: the name of the rule.
-        sha256: the hash of the rule's text.
+        sha256: the SHA-256 of the rule's text.
         count: the number of times the rule was applied.
     """
 
@@ -108,8 +108,8 @@ class Limit(Strict):
     The unfused model shows the same difference on that target, so the difference does not come from fusion.
 
     Attributes:
-        target: the name of the target.
-        case: the name of the case.
+        target: the name of the target that differs.
+        case: the name of the case in which the target differs.
         output: the name of the output that differs.
         reason: a description of the difference.
     """
@@ -121,7 +121,7 @@ class Limit(Strict):
 
 
 class Environment(Strict):
-    """The machine and the versions with which the bundle was made.
+    """The machine on which the bundle was built, and the versions of the software used.
 
     Attributes:
         python: the version of Python.
@@ -153,13 +153,13 @@ class Manifest(SealedText):
         format: identifies the file as a fuseconv manifest.
         schema_version: the version of this schema: 2. In bundles of version 1, every artifact contains its weights.
         fuseconv: the version that wrote the bundle.
-        source: the original model.
-        contract: the inputs, outputs and device.
+        source: describes the original model.
+        contract: the declared inputs and outputs, and the device.
         dtype: the dtype of the weights, as a short name.
         targets: maps the name of each target to the path of its artifact, relative to the bundle.
         rules: the rules that were applied.
         libraries: the paths of the op libraries, relative to the bundle, in the order in which they must be loaded.
-        environment: the machine on which the bundle was made.
+        environment: the machine and the software versions with which the bundle was built.
         tolerances: the tolerance table used for the parity rows.
         parity: one row per target, case and output.
         mismatch: whether a parity row fails and the bundle was kept because of `--allow-mismatch`.
@@ -197,7 +197,7 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
 
     Args:
         folder: the bundle.
-        manifest: the manifest without the hashes.
+        manifest: the manifest, whose `files` is replaced by the measured hashes.
         known: the `files` of an earlier manifest whose files have not changed since. These files are not hashed again.
 
     Raises:
@@ -232,7 +232,7 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
     """Reads the manifest and checks that the folder contains exactly the files that the manifest lists.
 
     Args:
-        folder: the bundle.
+        folder: the bundle to open.
         shared: whether to also check the weights file that a method shares with other methods, if `folder` is a method.
 
     Raises:

@@ -35,7 +35,7 @@ class MethodsManifest(SealedText):
         format: identifies the file as a fuseconv manifest.
         schema_version: the version of this schema: 3.
         fuseconv: the version that wrote the bundle.
-        methods: the names of the methods.
+        methods: the names of the methods that the bundle contains.
         generation: the settings with which the methods generate tokens. None if they do not generate tokens.
         files: maps the relative path of each file to its size and hash. Not included are this manifest, the signature,
             and the files that the methods' manifests list.

@@ -98,7 +98,7 @@ def _remove_leftovers(output: Path) -> None:
         try:
             lock = _lock(leftover)
         except BlockingIOError:
-            continue  # its writer is alive
+            continue  # the process that writes this folder is still running
         shutil.rmtree(leftover)
         os.close(lock)
 

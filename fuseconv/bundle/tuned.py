@@ -20,8 +20,8 @@ class Speed(BaseModel):
         noise_us: the uncertainty of the difference between the times of the unfused artifact and the artifact in the
             bundle. If the bundle contains the unfused artifact, the uncertainty of the difference between its time and
             `fused_us`.
-        measured: the number of measured variants. Each variant leaves out one class of equal matches, or a group of
-            suspected classes at once.
+        measured: the number of measured variants. Each variant leaves one class of equal matches unfused, or a group
+            of classes that are suspected to be slower.
         classes: the number of classes of equal matches that insert an op.
     """
 
@@ -49,7 +49,7 @@ class Tuned(BaseModel):
         device: the name of the CPU or GPU. The times apply only to this device.
         speeds: maps the name of each timed target to its times.
         untimed: maps the name of each target that could not be timed to the reason.
-        needed: maps the name of a target to the classes of matches that cannot be left out, each with the reason.
+        needed: maps the name of a target to the classes of matches that must be replaced, each with the reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -1,4 +1,4 @@
-"""Generates the calls used for verification. They cover different sizes of the dims and different kinds of values."""
+"""Generates the calls used for verification, which cover different sizes of the dims and different kinds of values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
 
 
 def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values = "random") -> tuple[torch.Tensor, ...]:
-    """Generates the inputs of a case. Integers without a declared range get values that the original accepts."""
+    """Generates random inputs. Integer inputs without a declared range get values that the original model accepts."""
     contract = program.contract
     if program.original is None or contract.device != "cpu" or not open_integers(contract):
         return draw(contract, sizes, seed=seed, kind=kind)
@@ -72,7 +72,7 @@ def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values =
 
 
 def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Values) -> Case:
-    """Generates a case with one kind of values, or a case that records why these values cannot be tried."""
+    """Generates a case whose inputs are of one kind of values, or an empty case with the reason in `untried`."""
     special = kind in SPECIAL
     how: Kind = "special" if special else "ordinary"
     if kind == "integers" and program.contract.device != "cpu":
@@ -100,7 +100,7 @@ def _to_integer(program: Program) -> torch.fx.Node | None:
 
 
 def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Returns sizes whose case is small enough: repeatedly halves the dim with the largest ratio to its minimum."""
+    """Reduces sizes to the element limits: repeatedly halves the dim with the largest ratio to its minimum."""
     dims, affordable = program.contract.dims(), dict(sizes)
     while _is_large(program, affordable):
         name = max(affordable, key=lambda name: affordable[name] / max(dims[name].min, 1), default=None)

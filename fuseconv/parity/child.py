@@ -1,7 +1,7 @@
 """Verifies one bundle in a separate process, which loads no code other than the bundle's.
 
 The request is JSON. For each target, the process writes one line with the target's name before it runs the target, and
-one line with the result afterwards. If a target crashes, the last line is therefore its name.
+one line with the result afterwards. If a target crashes, the last line is therefore the name of this target.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
 
 
 def _described(error: FuseconvError, log: str = "") -> dict[str, str]:
-    """Returns an error as JSON-serializable values. If its message refers to output above, appends that output."""
+    """Returns an error as JSON-serializable values. If the message refers to earlier output, appends that output."""
     lines = Path(log).read_text(errors="replace").split() if log and "above" in error.what else []
     said = f"; earlier output: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
     return {"code": error.code, "what": f"{error.what.strip()}{said}", "where": error.where, "fix": error.fix}

@@ -38,18 +38,18 @@ ROWS: Mapping[str, tuple[str, bool]] = {
 RUNTIMES = ("python", "cpp")
 
 Run = Callable[[Case], Sequence[torch.Tensor]]
-"""A function that runs a case, and returns its outputs."""
+"""A function that runs a target on the inputs of a case, and returns the outputs."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the matrix: one row in one runtime.
+    """A cell of the matrix: one target in one runtime, with or without CUDA graphs.
 
     Attributes:
-        name: the name of the row.
+        name: the name of the matrix row: a target, with `+graph` if its calls are captured in CUDA graphs.
         runtime: `python` or `cpp`.
-        rows: one comparison per case and output. Empty if the cell cannot run here.
-        absent: the reason why the cell cannot run here, with a fix. None if it ran.
+        rows: one comparison per case and output. Empty if the cell cannot run on this machine.
+        absent: the reason why the cell cannot run on this machine, with a fix. None if the cell ran.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Cell:
 
     @property
     def ok(self) -> bool | None:
-        """Whether every comparison passes. None if there are none."""
+        """Whether every comparison passes. None if nothing was compared."""
         return all(row.ok for row in self.rows) if self.rows else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the cell as JSON-serializable values: the status, and the largest errors or why it is unavailable."""
+        """Returns the cell as JSON-serializable values: the status with the largest errors, or a reason and a fix."""
         target, cuda_graphs = ROWS[self.name]
         which = {"row": self.name, "target": target, "cuda_graphs": cuda_graphs, "runtime": self.runtime}
         if self.absent is not None:
@@ -76,8 +76,8 @@ class Matrix:
     """The parity of a bundle in every runtime.
 
     Attributes:
-        device: the device of the bundle.
-        program: the path of the fuseconv-run that runs the C++ cells. None if it is not built.
+        device: the device on which the targets ran: `cpu` or `cuda`.
+        program: the path of the fuseconv-run that runs the C++ cells. None if fuseconv-run is not built.
         cells: the cells, row by row.
     """
 
@@ -102,7 +102,7 @@ class Matrix:
         }
 
     def error(self, where: str) -> FuseconvError | None:
-        """Returns an error if a cell fails, or if nothing was verified because no cell can run here. Otherwise None."""
+        """Returns an error if a cell fails or if no cell can run on this machine, otherwise None."""
         failing = [row for cell in self.cells for row in cell.rows if not row.ok]
         if failing:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
@@ -137,14 +137,14 @@ def verify_runtimes(
         folder: the absolute path of the bundle.
         manifest: the manifest of the bundle. The caller has verified the hashes of the files; they are not hashed
             again.
-        against: the original program, which computes the expected outputs. None to read these from the bundle.
+        against: the original program, which computes the expected outputs. None to read the outputs from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
         program: the path of fuseconv-run. If None, the C++ cells are unavailable.
         progress: called with the name of every cell that runs. Returns a context manager in which the cell runs.
 
     Raises:
         UsageError: `against` is a different model, or `inputs` is given without `against`.
-        UpstreamError: the bundle needs a CUDA device and there is none.
+        UpstreamError: the bundle requires a CUDA device and there is none.
     """
     references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []

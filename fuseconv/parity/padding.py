@@ -27,11 +27,11 @@ ROWS = 3
 def hard(
     contract: Contract, buckets: Buckets, inputs: Sequence[torch.Tensor], turn: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Pads inputs to their bucket with values that expose a model which mixes rows, and returns the padded inputs.
+    """Pads inputs to a bucket size with values that expose a model which mixes rows. Returns the padded inputs.
 
-    Padding rows of floats alternate between NaN, which propagates to everything it affects, and the upper end of their
-    range or a large value. Padding rows of integers and booleans alternate between the ends of their range, so that a
-    mask hides everything or nothing. If `turn` is 1, the second kind of row comes first.
+    Padding rows of floats alternate between NaN, which propagates to every result computed from it, and the upper end
+    of the declared range or a large value. Padding rows of integers and booleans alternate between the ends of their
+    range, so that a mask hides everything or nothing. If `turn` is 1, the second kind of row comes first.
     """
     has = batched(contract, buckets)
     rows = rows_of(inputs, has)
@@ -50,18 +50,18 @@ def _hard_rows(spec: TensorSpec, like: torch.Tensor, count: int, turn: int) -> t
 
 
 def prove(program: Program, buckets: Buckets) -> Program:
-    """Checks by running a program that it does not mix rows along a dim. Returns the program with buckets.
+    """Runs a program to check that it does not mix rows along a dim. Returns the program with the buckets set.
 
     Some rows are computed alone, and again with padding rows after them. The results must agree within the tolerance
     table, both for padding that repeats a row and for the padding of `hard`.
 
     Args:
-        program: the captured program.
-        buckets: the dim, and the sizes to which it is padded.
+        program: the captured program to check.
+        buckets: the dim, and the sizes to which this dim is padded.
 
     Raises:
-        UsageError: the contract has no such dim, the dim is not the first axis of an input, or the bucket sizes are out
-            of the range of the dim or leave nothing to pad.
+        UsageError: the contract does not declare the dim, the dim is not the first axis of an input, or the bucket
+            sizes are out of the range of the dim or leave nothing to pad.
         UnsupportedError: the dim is not the first axis of an output, or an output depends on the padding.
     """
     where = f"--bucket {buckets}"

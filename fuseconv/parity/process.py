@@ -1,4 +1,4 @@
-"""Verifies a bundle in a separate process, which has neither the code of rules and models nor the caller's state."""
+"""Verifies a bundle in a separate process, which contains no code of rules or models and none of the caller's state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Verified:
 
     Attributes:
         rows: one row per case and output.
-        error: why the target did not load, crashed, or exceeded the time limit. None if it ran.
+        error: why the target did not load, crashed, or exceeded the time limit. None if the target ran.
     """
 
     rows: tuple[OutputRow, ...] = ()
@@ -88,7 +88,7 @@ def verify(
 
 
 def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
-    """Runs one process, and returns its results. They end with the first target that crashes or times out."""
+    """Runs one process, and returns its results up to the first target that crashes or exceeds the time limit."""
     found: dict[str, Verified] = {}
     at = ""
     with forked("fuseconv.parity.child", json.dumps(request), before=_beforehand()) as process:

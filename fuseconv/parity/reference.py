@@ -1,4 +1,4 @@
-"""Computes, stores and reads the expected outputs of each case: the original's, and the float64 reference."""
+"""Computes, stores and reads the expected outputs of each case: the original model's, and the float64 reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCE = manifest.REFERENCE
 
 @dataclass(frozen=True)
 class Reference:
-    """The expected outputs of a case in the original's dtype and in float64. Both are empty if it was not run."""
+    """The expected outputs of a case in the model's dtype and in float64. Both are empty if the case was not run."""
 
     case: Case
     original: tuple[torch.Tensor, ...]
@@ -32,9 +32,9 @@ class Reference:
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Computes and returns the references of cases. Checks that the captured program agrees with the original.
+    """Computes the references of cases. Checks that the captured program agrees with the original model.
 
-    The original runs in its own dtype. The captured program also runs in float64.
+    The original model runs in its own dtype. The captured program runs in this dtype and in float64.
 
     Raises:
         UnsupportedError: the original or the captured program fails at some sizes, or the two differ.
@@ -57,17 +57,17 @@ def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
 
 
 def tried_of(references: Sequence[Reference]) -> list[Reference]:
-    """Returns the references of the cases that were run."""
+    """Returns only the references of cases that were run."""
     return [reference for reference in references if not reference.case.untried]
 
 
 def untried_of(references: Sequence[Reference]) -> dict[str, str]:
-    """Returns the reason why a case was not run, by the name of the case, for all cases that were not run."""
+    """Maps the name of each case that was not run to the reason."""
     return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
 
 
 def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
-    """Writes references to one safetensors file. Of a case that was not run, only its name and reason are written.
+    """Writes references to one safetensors file. For a case that was not run, writes only the name and the reason.
 
     Raises:
         FileError: the file cannot be written.

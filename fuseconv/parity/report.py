@@ -17,9 +17,9 @@ class OutputRow:
     """The comparison of one output of one target in one case.
 
     Attributes:
-        target: the name of the target.
-        case: the name of the case.
-        output: the name of the output.
+        target: the name of the target that was run.
+        case: the name of the case whose inputs were used.
+        output: the name of the compared output.
         row: the measured errors, and whether they are within the tolerance.
         kind: whether the input values of the case are `ordinary` or `special`.
         limit: whether the bundle's manifest lists the output in this case as a limitation of the target's runtime.
@@ -49,7 +49,7 @@ class Report:
 
     Attributes:
         rows: one row per target, case and output.
-        untried: the reason why a case was not run, by the name of the case.
+        untried: maps the name of each case that was not run to the reason.
     """
 
     rows: tuple[OutputRow, ...]
@@ -61,7 +61,7 @@ class Report:
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def error(self, where: str) -> ParityError | None:
-        """Returns an error that counts the failing rows and describes the first, or None if the report is ok.
+        """Returns an error with the number of failing rows and the first failure, or None if every row passes.
 
         A report without rows is an error too, because no target was run.
         """

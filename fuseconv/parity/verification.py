@@ -34,11 +34,11 @@ from fuseconv.sources.subject import digest
 def verify(
     bundle: str | Path, *, against: Program | None = None, inputs: tuple[torch.Tensor, ...] | None = None
 ) -> Report:
-    """Runs every target of a bundle, compares each output, and returns the report.
+    """Runs every target of a bundle, compares each output with the expected output, and returns the report.
 
     Args:
         bundle: the folder of the bundle.
-        against: the original program, which computes the expected outputs. None to read these from the bundle.
+        against: the original program, which computes the expected outputs. None to read the outputs from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
 
     Raises:
@@ -69,11 +69,11 @@ def verify_target(folder: Path, manifest: Manifest, target: str, references: Seq
 
 
 def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
-    """Returns the rows with `limit` set if the manifest lists the row as a limitation of its target.
+    """Returns the rows, with `limit` set in each row that the manifest lists as a limitation of its target.
 
     Args:
-        rows: the rows.
-        manifest: the manifest of the bundle.
+        rows: the rows, which are not changed.
+        manifest: lists the limitations.
         target: the name of the target under which the manifest lists the rows. None for the target that a row names.
     """
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
@@ -108,7 +108,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
 def references_of(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:
-    """Returns the references from a bundle, or computes them with `against`. Raises the errors of `verify`."""
+    """Reads the references from a bundle, or computes the references with `against`. Raises the errors of `verify`."""
     contract = manifest.contract
     check_device(contract.device, folder)
     if against is None:
@@ -133,7 +133,7 @@ def _signature(contract: Contract) -> str:
 
 
 def outputs_of(model: Model, case: Case) -> tuple[torch.Tensor, ...]:
-    """Calls a model on a case and returns its outputs as a tuple."""
+    """Calls a model on the inputs of a case, and returns the outputs as a tuple."""
     result = model(*case.inputs)
     return (result,) if len(model.contract.outputs) == 1 else tuple(result)
 
@@ -144,7 +144,7 @@ def compare_case(
     reference: Reference,
     run: Callable[[Case], Sequence[torch.Tensor]],
 ) -> list[OutputRow]:
-    """Runs a case and returns one row per output. If the run fails, each row gives the error as its reason.
+    """Runs a case, compares its outputs, and returns one row per output. If the run fails, each row gives the error.
 
     Returns an empty list for a case that has no expected outputs because the original was not run.
     """

@@ -34,7 +34,7 @@ class Origin:
         license: the SPDX identifier of the project's license, or the license's name if it has no identifier.
         package: the package URL (purl) of the project without the version. Empty if the project is in no package
             registry.
-        part: the part of the project that a library contains or uses, in words.
+        part: a description of the part of the project that a library contains or uses.
     """
 
     name: str
@@ -94,7 +94,7 @@ def _document(libraries: Mapping[str, str], versions: Mapping[str, Mapping[str, 
     Args:
         libraries: the SHA-256 of each library, by the file name of the library.
         versions: the versions of the projects from which a library of fuseconv was compiled, by the file name of the
-            library and the name of the project. Other libraries have no entry.
+            library and the name of the project. Libraries that are not part of fuseconv are not listed.
         compiler: the compiler that built the libraries in `versions`.
     """
     own = _component(_OWN, __version__)

@@ -73,7 +73,7 @@ def verify_signature(bundle: Path, signer: Path) -> None:
 
     Args:
         bundle: the folder of the bundle.
-        signer: a PEM file with the signer's public key.
+        signer: the path of a PEM file with the signer's public key.
 
     Raises:
         RefusedError: a file was changed, added or removed; the bundle is not signed; or it was signed with another key.

@@ -1,6 +1,6 @@
-"""The targets, each of which is a module.
+"""The targets: the artifact formats that a bundle can contain.
 
-A target's module has the interface below and is listed in `TARGETS`.
+Each target is a module, which is listed in `TARGETS` and defines these names.
 
 - `SPEC`: the properties of the target.
 - `check_machine(device)`: raises UnsupportedError or FileError if this machine cannot write the target.

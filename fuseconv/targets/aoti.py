@@ -1,4 +1,4 @@
-"""AOTInductor: the program compiled to machine code in a `.pt2` package."""
+"""The aoti target: AOTInductor compiles the program to machine code in a `.pt2` package."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ time."""
 
 
 def check_machine(device: str) -> None:
-    """Checks that the requirements for compiling are installed.
+    """Checks that the compilers that AOTInductor calls are installed.
 
     Raises:
-        UnsupportedError: a requirement is missing.
+        UnsupportedError: a compiler is missing.
     """
     if (lacking := missing(device)) is not None:
         raise UnsupportedError(lacking, fix="install what is missing, or convert without the target aoti")
@@ -68,9 +68,9 @@ def unsupported(program: Program) -> str | None:
 
 
 def missing(device: str) -> str | None:
-    """Describes the missing requirement of AOTInductor, or returns None if this machine meets all requirements.
+    """Describes the missing requirement of AOTInductor, or returns None if nothing is missing.
 
-    AOTInductor needs a C++ compiler and, for a GPU, Triton.
+    AOTInductor requires a C++ compiler and, for a GPU, Triton.
     """
     compiler = shlex.split(_compiler(os.environ))[0]
     if not shutil.which(compiler):
@@ -121,9 +121,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def check_complete(package: Path) -> None:
-    """Rejects a package that contains an empty file, which would fail later when it is loaded.
+    """Rejects a package that contains an empty file, because loading the package would fail.
 
-    A killed compiler leaves empty files in its cache and uses them the next time.
+    A killed compiler leaves empty files in its cache, and the next compilation uses these files.
 
     Raises:
         UpstreamError: the package contains an empty file. The error names the cache.
@@ -204,7 +204,7 @@ def _unpacked(package: Path) -> Path:
 
 
 def _make_context() -> None:
-    """Creates the CUDA context of the current thread, which kernel launches need.
+    """Creates the CUDA context of the current thread, which kernel launches require.
 
     A new thread has no context until it calls the CUDA runtime. A thread that is capturing a CUDA graph already has a
     context, and the query below would end the capture.

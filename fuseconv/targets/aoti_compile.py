@@ -1,4 +1,4 @@
-"""The code that the child process of the target aoti runs; see processes/forked.py."""
+"""Compiles an AOTInductor package in the child process of the aoti target. See processes/forked.py."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
 
 
 def _settings() -> dict[str, Any]:
-    """Returns the C++ compiler and the instruction-set check as Inductor settings.
+    """Returns Inductor settings for the C++ compiler and for the instruction-set check.
 
     Inductor reads the compiler from the environment when it is imported, which happened before the fork. By default,
     Inductor also tests which vector instructions the CPU supports, even for a GPU: it compiles its headers for each
@@ -72,7 +72,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
-    """Writes a package and, if there is a store, the table of its weights next to it."""
+    """Writes a package. If there is a store, also writes the table of the package's weights next to the package."""
     import torch
     from torch._inductor.package.package import package_aoti
 

@@ -21,7 +21,7 @@ _ALIGNMENT = 16
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor as it is if its memory is contiguous, aligned and holds its actual values, else a copy that is.
+    """Returns a tensor whose memory is contiguous, aligned and holds its actual values: the given tensor or a copy.
 
     Compiled code reads memory by address, so it ignores strides and the lazy conjugation and negation of `torch.conj`.
     """
@@ -64,8 +64,8 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
     The weights are not copied.
 
     Args:
-        module: the loaded module.
-        weights: the weights by their names in the module.
+        module: the loaded module, which is changed in place.
+        weights: the weights to set, by their names in the module.
         path: the path of the artifact, for the error.
 
     Raises:

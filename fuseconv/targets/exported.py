@@ -1,4 +1,4 @@
-"""torch.export: the fused program as a `.pt2` archive."""
+"""The export target: torch.export saves the fused program as a `.pt2` archive."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SPEC = TargetSpec(
 
 
 def check_machine(device: str) -> None:
-    """Does nothing: writing needs only torch."""
+    """Does nothing, because writing this target requires only torch."""
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns None: every program can be saved, because it came from torch.export."""
+    """Returns None, because torch.export can save every program that it captured."""
     return None
 
 
@@ -59,8 +59,8 @@ def save(exported: ExportedProgram, path: Path, table: Table | None = None, othe
     dict contains no constants.
 
     Args:
-        exported: the program.
-        path: the path of the archive.
+        exported: the program to save.
+        path: the path of the archive to write.
         table: the weights that are stored outside the archive. None for an archive that contains all weights; then
             `others` is ignored.
         others: the names of other weights to omit.

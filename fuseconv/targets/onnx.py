@@ -1,4 +1,4 @@
-"""ONNX: standard operators, fuseconv ops as functions in the domain com.fuseconv, and the dim names of the contract."""
+"""The onnx target: standard operators, and fuseconv ops as ONNX functions in the domain com.fuseconv."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def save(program: Program, path: Path, store: Store | None = None) -> None:
     This function does not check that ONNX Runtime has kernels for the operators.
 
     Args:
-        program: the program.
-        path: the path of the model.
-        store: the store for the weights. None writes them to `{path}.data`.
+        program: the program to export.
+        path: the path of the model to write.
+        store: the store for the weights. None to write the weights to `{path}.data`.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator.
@@ -95,7 +95,7 @@ def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
 
 
 def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Sets the names of the outputs, and renames weights whose names are taken by an output."""
+    """Sets the names of the outputs, and renames each weight whose name is also the name of an output."""
     initializers = model.graph.initializers
     for value, name in zip(model.graph.outputs, names, strict=True):
         if value.name == name:
@@ -112,8 +112,8 @@ def _export(
     """Calls the exporter, corrects its model, and returns the model as an onnx_ir.Model.
 
     Args:
-        exported: the program.
-        device: `cpu` or `cuda`: where ONNX Runtime will run the model.
+        exported: the program to export.
+        device: `cpu` or `cuda`: the device on which ONNX Runtime will run the model.
         inputs: the names of the inputs. None keeps the exporter's names.
         outputs: the names of the outputs. None keeps the exporter's names.
 

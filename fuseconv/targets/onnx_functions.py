@@ -43,7 +43,7 @@ class Call:
     """The properties of a call on which its function body depends.
 
     Attributes:
-        op: the op.
+        op: the fuseconv op that is called.
         tensors: for each tensor argument, its dtype and one number per axis, or None if the argument is omitted. Sizes
             are numbered from 1 in order of appearance, and equal sizes get the same number. A size of 1, which
             broadcasts, gets the number 0.
@@ -195,7 +195,7 @@ def _schema(op: Op[..., Any]) -> OpSchema:
 
 
 class _References(torch.nn.Module):
-    """A module that makes all calls, so that one export gives all function bodies."""
+    """A module that runs the references of all calls, so that one export produces all function bodies."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         super().__init__()

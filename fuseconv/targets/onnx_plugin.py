@@ -1,4 +1,4 @@
-"""ONNX with fuseconv kernels: com.fuseconv nodes without function bodies, and the op library for ONNX Runtime.
+"""The onnx-plugin target: ONNX with com.fuseconv nodes that kernels of an ONNX Runtime op library compute.
 
 This target shares its weights with the onnx target. If the library has no kernel for a node's op, dtype and device,
 creating the session fails. There is no fallback.

@@ -164,7 +164,7 @@ def searchsorted(
 
 
 def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
-    """Counts the boundaries below each value, with `searchsorted`."""
+    """Counts, for each value, the boundaries below this value, with `searchsorted`."""
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 

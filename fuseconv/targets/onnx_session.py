@@ -39,7 +39,7 @@ def runner(session: Any, device: str) -> Runner:
     Contiguous, aligned tensors are passed without a copy; `plain` copies all others.
 
     Args:
-        session: an onnxruntime.InferenceSession.
+        session: the onnxruntime.InferenceSession to call.
         device: `cpu` or `cuda`: the device of the inputs and outputs.
     """
     elements = element_types()
@@ -117,9 +117,9 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
     """Loads a model into a new ONNX Runtime session and returns the session.
 
     Args:
-        path: the path of the model.
-        device: `cpu` or `cuda`.
-        library: the op library to load before the model. None if the model needs none.
+        path: the path of the model to load.
+        device: the device on which the model runs, `cpu` or `cuda`.
+        library: the op library to load before the model. None if the model requires no op library.
 
     Raises:
         UnsupportedError: `check_installed` fails, the op library does not load, or a kernel is missing.

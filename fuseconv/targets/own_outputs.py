@@ -51,7 +51,7 @@ def _roots(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
     """Returns the nodes that own the memory of a node's value: the node itself, or for a view the bases of the view.
 
     Args:
-        node: the node.
+        node: the node whose memory is examined.
         known: a cache of results by node, to which the result for this node is added.
     """
     if node not in known:

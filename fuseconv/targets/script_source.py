@@ -108,7 +108,7 @@ def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Scr
     """Prints the graph of a program as TorchScript source.
 
     Args:
-        program: the program.
+        program: the program to print.
         spelled: the names of variables for whose calls the arguments with default values are printed too, by keyword.
 
     Raises:

@@ -33,8 +33,8 @@ class TargetSpec:
         machine_code: whether the artifact runs only on CPUs with the instruction set of the CPU for which it was
             compiled.
         plugin: whether the target needs the op library for ONNX Runtime, which is optional in a build.
-        varies: why two conversions of one model may write different bytes. Empty if they write the same bytes.
-        python_only: why the C++ runtime does not support the target. Empty if it does.
+        varies: why two conversions of one model may write different bytes. Empty if the bytes are always the same.
+        python_only: why the C++ runtime does not support the target. Empty if the C++ runtime supports the target.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""TorchScript: the graph is printed as TorchScript source and compiled, not traced, so that sizes stay dynamic."""
+"""The torchscript target: prints the graph as TorchScript source and compiles it, so that sizes stay dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEC = TargetSpec("torchscript", Path("torchscript", "model.pt"), preference=3, 
 
 
 def check_machine(device: str) -> None:
-    """Does nothing: writing needs only torch."""
+    """Does nothing, because writing this target requires only torch."""
 
 
 def unsupported(program: Program) -> str | None:

@@ -84,7 +84,7 @@ def _takes(node: Node) -> bool:
 
 
 def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Returns whether one of the two kernels supports the mask of an attention, or its lack of a mask."""
+    """Returns whether one of the two kernels supports the mask of an attention node, or attention without a mask."""
     if given["attn_mask"] is None:
         return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
     mask = given["attn_mask"].meta["val"]

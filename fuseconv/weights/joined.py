@@ -15,7 +15,7 @@ from fuseconv.weights.tensor_file import Place, mapped, write
 
 @dataclass
 class Joined:
-    """The weights file of a bundle that was made from other bundles.
+    """The weights file of a bundle that was joined from other bundles.
 
     Attributes:
         places: maps each tensor's key to the name of the weights file and the tensor's place in this file.
@@ -30,7 +30,7 @@ class Joined:
         """Writes the tensors of several bundles to `weights.safetensors`, and returns their keys and places.
 
         Tensors with the same dtype, shape and bytes are written once. A tensor keeps its key unless a different tensor
-        already uses this key. Then the name of its bundle and a slash are put before the key.
+        already uses this key. Then the name of the source bundle and a slash are added before the key.
 
         Args:
             bundle: the folder to which the file is written.

@@ -100,7 +100,7 @@ class Store:
     def attached(self, exported: ExportedProgram) -> ExportedProgram:
         """Returns a program whose weights are memory-mapped, so that the memory of the original weights can be freed.
 
-        Weights that are on another device than the CPU, or not in the store, are kept as they are.
+        Weights that are not on the CPU, or not in the store, are kept unchanged.
         """
         changed: dict[str, torch.Tensor] = {}
         for name, tensor in weights_of(exported).items():

@@ -55,10 +55,10 @@ class Place:
     """The place of a tensor's values in a file.
 
     Attributes:
-        dtype: the dtype of the tensor.
+        dtype: the torch dtype of the values.
         shape: the shape of the tensor.
-        offset: the position of the first byte, from the start of the file.
-        size: the number of bytes.
+        offset: the position of the tensor's first byte, in bytes from the start of the file.
+        size: the size of the values in bytes.
     """
 
     dtype: torch.dtype
