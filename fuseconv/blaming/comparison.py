@@ -60,7 +60,7 @@ class Comparison:
     Attributes:
         program: the captured program.
         plan: the plan by which the program is fused.
-        references: the inputs of each case, and the original's outputs for these inputs.
+        references: the inputs of each case, and the original model's outputs for these inputs.
         targets: the names of the targets to compare.
         search: finds the cause of each difference, within a time limit.
         bundle: the bundle whose artifacts are compared. If None, each target's artifact is written for the comparison.
@@ -218,7 +218,7 @@ def _overflows(reference: Reference) -> bool:
 
 
 def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Merges verdicts with the same cause, border and detail into one verdict that names all their targets."""
+    """Merges verdicts with the same cause, border and detail into one verdict that lists all their targets."""
     merged: dict[object, Verdict] = {}
     for one in verdicts:
         key = (one.cause, one.border, one.detail) if one.border is not None else one

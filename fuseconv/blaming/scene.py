@@ -126,8 +126,8 @@ class Scene:
         Args:
             border: the border whose value the ops compute.
             fused: a fused program to use instead of the pair's fused program. None to use the pair's.
-            values: the original's values that the ops take as inputs. Default: the values at all earlier borders,
-                except for values that the match of this border computes.
+            values: the original program's values that are the inputs of the ops. Default: the values at all earlier
+                borders, except for values that the match of this border computes.
         """
         given = self.given(border, self.pair.borders) if values is None else values
         before = between(

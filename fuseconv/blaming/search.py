@@ -3,8 +3,8 @@
 A program is computed in several stages, each further from the model: in PyTorch in its own dtype, fused in PyTorch,
 through a target, and by the artifact in a bundle. Every stage yields values at the borders, which are the values that
 the program and its fused form both compute. The cause is the first stage that differs, and the place is the first
-border at which it differs. The ops just before this border are then run alone on the original's values. If their
-result differs too, they become the repro script. docs/adr/0026-blame.md gives the reasons for this design.
+border at which it differs. The ops just before this border are then run alone on the original model's values. If
+their result differs too, these ops become the repro script. docs/adr/0026-blame.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Search:
     def _place(
         self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None
     ) -> tuple[Local, Row, Rows] | None:
-        """Finds the first ops whose result also differs when they run alone on the original's values.
+        """Finds the first ops whose result also differs when these ops run alone on the original model's values.
 
         Args:
             scene: the call that shows the difference.

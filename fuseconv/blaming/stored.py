@@ -75,7 +75,7 @@ class Stored:
             file, stored = held[table.tensors[name].key]
             if (one := _wrong(file, known, weights.get(known), tensor)) is None:
                 continue
-            # The table is the wrong file if its key names another weight, or if the tensor under its key is right.
+            # The table is the wrong file if its key refers to another weight, or if the tensor under its key is right.
             is_right = _spelled(table.tensors[name].key.rpartition("/")[2]) != _spelled(known) or (
                 stored.shape == tensor.shape and _wrong(file, known, weights[known], stored) is None
             )
@@ -91,8 +91,8 @@ class Stored:
 def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor) -> Wrong | None:
     """Compares a stored weight with the program's weight. Returns the difference, or None if they are equal.
 
-    Also returns None if the program has no such weight, or if the shapes or dtypes differ, because the weight is then
-    stored in another layout.
+    Also returns None if the program does not contain the weight, or if the shapes or dtypes differ, because the weight
+    is then stored in another layout.
     """
     if ours is None or ours.shape != stored.shape or ours.dtype != stored.dtype:
         return None

@@ -93,7 +93,7 @@ class LeftOut(Strict):
     Attributes:
         target: the name of the target.
         cause: `unsupported`: the target cannot express the model; `upstream`: its exporter, compiler or runtime failed;
-            `parity`: the unfused model gives different results on this target; `plan`: only the fused model does.
+            `parity`: the unfused model's results differ on this target; `plan`: only the fused model's results differ.
         reason: what happened, with the measured values.
     """
 
@@ -237,7 +237,7 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
 
     Raises:
         UsageError: the folder does not exist, or it is a bundle of several methods.
-        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
+        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names the file.
     """
     manifest, path = read_manifest(folder), folder / MANIFEST
     compare(folder, manifest.files, measure(folder, {}, _unlisted(folder)))

@@ -124,7 +124,7 @@ def open_methods(folder: Path) -> MethodsManifest:
     The files that the manifests of the methods list are not checked.
 
     Raises:
-        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
+        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names the file.
     """
     manifest = read_methods(folder)
     compare(folder, manifest.files, _shared(folder, manifest))

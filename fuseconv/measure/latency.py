@@ -111,8 +111,8 @@ def measure(
         sizes: the size of each dim by name. A dim that is not named gets its example size from the contract.
         against: the path of the original model, which is then measured as well. None to measure only the targets.
         peers: the ways to run the original model, from `eager` and `compile`.
-        options: how to read the original model. `inputs_file` names the file with the inputs of the calls. Without it,
-            the inputs are random.
+        options: how to read the original model. `inputs_file` is the path of the file with the inputs of the calls. If
+            `inputs_file` is not set, the inputs are random.
 
     Raises:
         UsageError: the bundle, target or dim does not exist, or `against` is a different model.

@@ -86,7 +86,7 @@ class Matrix:
     cells: tuple[Cell, ...]
 
     def report(self) -> Report:
-        """Returns a report on all cells. Each row names its cell as the target, for example `export in python`."""
+        """Returns a report on all cells. The `target` of a row is its cell, for example `export in python`."""
         return Report(
             tuple(replace(row, target=f"{cell.name} in {cell.runtime}") for cell in self.cells for row in cell.rows)
         )

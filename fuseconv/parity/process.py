@@ -40,7 +40,7 @@ class Verified:
 
 
 def prepare() -> None:
-    """Makes the server process start to import the modules that verification needs. Returns immediately."""
+    """Tells the server process to import the modules that verification requires. Returns immediately."""
     processes.prepare(*_beforehand())
 
 

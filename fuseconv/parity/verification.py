@@ -45,7 +45,7 @@ def verify(
         UsageError: the bundle does not exist, `against` is a different model, or `inputs` is given without `against`.
         RefusedError: the bundle is damaged.
         UnsupportedError: a target cannot run on this machine.
-        UpstreamError: no CUDA device is available, or an artifact does not load.
+        UpstreamError: no CUDA device is available, or an artifact cannot be loaded.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -74,7 +74,7 @@ def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | Non
     Args:
         rows: the rows, which are not changed.
         manifest: lists the limitations.
-        target: the name of the target under which the manifest lists the rows. None for the target that a row names.
+        target: the name of the target under which the manifest lists the rows. None for each row's own target.
     """
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
     return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
@@ -146,7 +146,7 @@ def compare_case(
 ) -> list[OutputRow]:
     """Runs a case, compares its outputs, and returns one row per output. If the run fails, each row gives the error.
 
-    Returns an empty list for a case that has no expected outputs because the original was not run.
+    Returns an empty list for a case without expected outputs, because the original model was not run.
     """
     if reference.case.untried:
         return []

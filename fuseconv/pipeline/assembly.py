@@ -147,7 +147,7 @@ _OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w
 
 
 def _unforeseen(name: str, error: Exception) -> UpstreamError:
-    """Returns the error for an unexpected exception of an exporter. Names the op if an exception message names it."""
+    """Returns the error for an unexpected exception of an exporter. Names the op if an exception message does."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -234,7 +234,7 @@ class Assembly:
         write_sbom(folder, library.FOLDER)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
-        """Returns the manifest of an unverified bundle, which has no parity rows and no file hashes yet."""
+        """Returns the manifest of an unverified bundle. The manifest contains no parity rows and no file hashes yet."""
         contract = self.program.contract
         return Manifest(
             fuseconv=__version__,

@@ -109,8 +109,8 @@ def convert(
     Raises:
         FrozenError: a match recorded in `frozen` is not found, or a match is found that is not recorded. Nothing is
             written.
-        ParityError: the outputs of every target differ from the original's; or a step of `plan` is wrong; or `strict`
-            is set and a match or a target was left out. Nothing is written.
+        ParityError: the outputs of every target differ from the original model's; or a step of `plan` is wrong; or
+            `strict` is set and a match or a target was left out. Nothing is written.
         SlowerError: the fastest target is slower than a peer in `not_slower_than`. Nothing is written.
         FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
 

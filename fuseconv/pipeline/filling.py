@@ -309,8 +309,8 @@ class Filling:
 def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
     """Returns the error for a conversion in which every target failed.
 
-    A single target's error is returned as it is. Otherwise, the error has the class of the targets' errors if they all
-    have the same class, and is an UnsupportedError if not.
+    A single target's error is returned as it is. Otherwise, if all targets' errors are of one class, the returned
+    error is of this class; if not, it is an UnsupportedError.
     """
     if len(lost) == 1:
         return next(iter(lost.values()))

@@ -117,7 +117,7 @@ def explain_bundle(bundle: str | Path, *, rules: str | Path | None = None) -> tu
 
     Args:
         bundle: the folder of the bundle.
-        rules: the rule file or folder with which the bundle was converted, as in `convert`.
+        rules: the rule file or folder that was used for the conversion, as in `convert`.
 
     Raises:
         RefusedError: the bundle is damaged.

@@ -31,8 +31,8 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
         output: the path of the file to write. It must not be inside the bundle.
 
     Raises:
-        UsageError: the bundle does not exist or does not have the target, a target of this kind cannot be materialized,
-            or the output is inside the bundle.
+        UsageError: the bundle does not exist or does not contain the target, a target of this kind cannot be
+            materialized, or the output is inside the bundle.
         RefusedError: the bundle is damaged.
         UnsupportedError: the target was written for another device or a newer torch.
         FileError: the file cannot be written.

@@ -83,7 +83,7 @@ def convert_methods(
 
     Args:
         model: the source: a model file or a Hugging Face folder.
-        methods: how to read each method, by its name in the bundle. `Options.method` names the attribute of the module,
+        methods: how to read each method, by its name in the bundle. `Options.method` is the attribute of the module,
             and `Options.inputs` specifies the inputs of the method.
         rules: a rule file or folder, as for `convert`.
         without: the names of rules not to apply to any method.

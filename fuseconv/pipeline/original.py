@@ -54,7 +54,7 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
 
 
 def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, dict[str, str]]:
-    """Reads the captured program of an opened bundle. The model's weights have dummy values in this program.
+    """Reads the captured program of an opened bundle. The program contains dummy values for the model's weights.
 
     Returns:
         The program, and a dict for tied weights. The dict maps each weight's name to the name of the first weight with

@@ -60,7 +60,7 @@ class RuleTest:
         Raises:
             RuleError: the file is invalid.
             RefusedError: the rules register ops, and the code of the ops is not trusted.
-            UsageError: the file has no rules of its own.
+            UsageError: the file itself contains no rules.
         """
         known = load_rules(path) if known is None else known
         load_ops(op_files(known), self.trust)

@@ -44,7 +44,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
 
     Raises:
         RefusedError: the bundle is damaged.
-        UpstreamError: the server does not answer, or does not have the model.
+        UpstreamError: the server does not respond, or does not serve the model.
         UsageError: the names or dtypes of the served model's inputs differ from the bundle's.
     """
     folder = Path(bundle).absolute()
@@ -98,7 +98,7 @@ def _spelled(inputs: Mapping[str, str]) -> str:
 
 
 def _target(described: Mapping[str, Any], manifest: Manifest) -> str | None:
-    """Returns the name of the target that the server reports to run, or None if the bundle has no such target."""
+    """Returns the name of the target that the server reports to run, or None if the bundle does not contain it."""
     target = str(described.get("platform", "")).removeprefix("fuseconv_").replace("_", "-")
     return target if target in manifest.targets else None
 

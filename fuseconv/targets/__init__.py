@@ -7,7 +7,7 @@ Each target is a module, which is listed in `TARGETS` and defines these names.
 - `unsupported(program) -> reason | None`: returns why the target cannot express the program, or None if no reason is
   known before writing. `write` raises UnsupportedError for reasons that are found later.
 - `write(program, folder, context) -> path`: writes the artifact under `folder` and returns its relative path.
-- `load(path, device) -> runner`: loads the artifact. A runner takes positional tensors and returns a tuple of tensors.
+- `load(path, device) -> runner`: loads the artifact. A runner expects positional tensors and returns a tuple.
 
 The modules import torch only when needed, because help texts list the targets.
 """
@@ -37,7 +37,7 @@ PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[nam
 def check_known(names: Iterable[str], option: str = "--target") -> None:
     """Checks that each name is the name of a target.
 
-    `option` is the option that gave the names.
+    `option` is the command line option that contains the names, for the error.
 
     Raises:
         UsageError: a target does not exist.

@@ -19,7 +19,7 @@ _OUTSIDE = {
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.package_constants_on_disk_format": "pickle_weights",
 }
-"""Settings with which Inductor returns the weights to the caller."""
+"""Inductor settings that make the compiler return the weights to the caller."""
 
 _COMMANDS = "\n// Compile cmd\n"
 

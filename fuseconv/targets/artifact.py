@@ -33,7 +33,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negative_zero(program: Program) -> str | None:
-    """Describes the first node that has the constant -0.0 as an argument, or returns None if there is no such node.
+    """Describes the first node with the constant -0.0 as an argument, or returns None if there is no such node.
 
     A format that merges equal constants may replace -0.0 with 0.0, because the two compare equal.
     """
@@ -69,7 +69,7 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
         path: the path of the artifact, for the error.
 
     Raises:
-        RefusedError: the module has no weight of a given name, or a shape differs.
+        RefusedError: the module does not contain a weight of a given name, or a shape differs.
     """
     try:
         surplus = module.load_state_dict(dict(weights), strict=False, assign=True).unexpected_keys

@@ -40,10 +40,10 @@ _TYPES = {
 
 
 def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dict[str, Any]:
-    """Returns the Inductor settings with which a package calls fuseconv ops as C functions.
+    """Returns the Inductor settings that make a package call fuseconv ops as C functions.
 
-    Returns an empty dict for a program that calls no fuseconv op, because its package does not need the op library. The
-    linker must search `library.FOLDER` for the libraries.
+    Returns an empty dict for a program that calls no fuseconv op, because its package does not require the op library.
+    The linker must search `library.FOLDER` for the libraries.
 
     Args:
         exported: the program to compile.
@@ -69,10 +69,10 @@ def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dic
 
 
 def declarations(schema: torch.FunctionSchema, device: str) -> list[str]:
-    """Returns C++ code that a package needs to call one op: the declaration of the lookup function, and the op's shim.
+    """Returns the C++ code that calls one op from a package: the declaration of the lookup function, and the op's shim.
 
     Raises:
-        KeyError: an argument has a type that no op of fuseconv uses.
+        KeyError: an argument is of a type that no fuseconv op uses.
     """
     op = schema.name.removeprefix(f"{NAMESPACE}::")
     parameters, lists, arguments = [], [], []

@@ -1,7 +1,7 @@
-"""Translates attention to ONNX so that a fully masked query gives zeros, as in PyTorch.
+"""Translates attention to ONNX so that the output of a fully masked query is zero, as in PyTorch.
 
 In PyTorch's attention, the softmax of a row of -inf is 0; in ONNX, it is NaN. The exporter avoids the NaN by masking
-with the lowest finite number, so that a fully masked query gives the mean of all values.
+with the lowest finite number, so that the output of a fully masked query is the mean of all values.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 
 def _add_functions(model: Any, device: str) -> None:
-    """Adds one function body per distinct call of a fuseconv op, and sets each node's overload to that of its body."""
+    """Adds one function body per distinct call of a fuseconv op, and makes each node refer to its body's overload."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 

@@ -94,7 +94,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _give_equal_ranks(node: ir.Node) -> None:
-    """Prepends axes of size 1 to the operand of lower rank, because `...` in an Einsum needs equal ranks."""
+    """Prepends axes of size 1 to the operand of lower rank, because `...` in an Einsum requires equal ranks."""
     ranks = [len(value.shape) for value in node.inputs if value is not None and value.shape is not None]
     for at, value in enumerate(node.inputs):
         missing = max(ranks) - ranks[at]

@@ -36,7 +36,7 @@ def check_machine(device: str) -> None:
 def unsupported(program: Program) -> str | None:
     """Returns why the program cannot be written for this target, or None if no reason is known.
 
-    The reasons are those of the onnx target, and a build of fuseconv without the op library for ONNX Runtime.
+    The reasons are the reasons of the onnx target, and a build of fuseconv without the op library for ONNX Runtime.
     """
     from fuseconv.ops.library import plugin_path
 

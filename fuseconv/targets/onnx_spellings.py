@@ -28,7 +28,7 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 
 
 def prepared(exported: ExportedProgram) -> ExportedProgram:
-    """Returns a copy of the program with the changes that the exporter needs, or the program itself if it needs none.
+    """Returns a copy of the program with the changes that the exporter requires, or the program if none are required.
 
     A number becomes a constant tensor where the op's schema declares a tensor. A 16-bit output is cloned: the exporter
     computes some ops in float32 and converts their results back for other nodes, but not for outputs of the program.
@@ -89,7 +89,7 @@ def _numbers(node: Node) -> list[str]:
 
 
 def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
-    """Replaces a number argument with a constant tensor, because the exporter's type promotion needs tensors."""
+    """Replaces a number argument with a constant tensor, because the exporter's type promotion requires tensors."""
     number = arguments(node)[name]
     if node.target in _SELECTIONS:
         node.target = torch.ops.aten.where.self

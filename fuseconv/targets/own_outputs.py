@@ -2,7 +2,8 @@
 
 A model may return the same value twice, or an input, a parameter, or a view of these. A rule that removes a copy may
 also turn two outputs into one value. A caller who mutates such an output would change another output, or the weights of
-all later calls; and ONNX cannot give one value two names. Therefore such outputs are cloned before a target is written.
+all later calls; and in ONNX, one value cannot have two names. Therefore such outputs are cloned before a target is
+written.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class TargetSpec:
         cuda_graphs: whether calls can be captured in CUDA graphs.
         machine_code: whether the artifact runs only on CPUs with the instruction set of the CPU for which it was
             compiled.
-        plugin: whether the target needs the op library for ONNX Runtime, which is optional in a build.
+        plugin: whether the target requires the op library for ONNX Runtime, which is optional in a build.
         varies: why two conversions of one model may write different bytes. Empty if the bytes are always the same.
         python_only: why the C++ runtime does not support the target. Empty if the C++ runtime supports the target.
     """

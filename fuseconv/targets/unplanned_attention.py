@@ -1,4 +1,4 @@
-"""Replaces attention with dynamic sizes on CUDA by kernels that need no execution plan.
+"""Replaces attention with dynamic sizes on CUDA with kernels that require no execution plan.
 
 For f16 and bf16, PyTorch prefers cuDNN's attention. cuDNN builds an execution plan for every new size, which takes many
 times as long as a call. If sizes are dynamic, this module therefore calls a specific kernel: Flash Attention or, with a

@@ -90,7 +90,7 @@ class Table:
 
     @staticmethod
     def of(artifact: Path) -> Table | None:
-        """Returns the table next to an artifact, or None if the artifact has no table and so contains its weights.
+        """Returns the table next to an artifact, or None if the artifact contains its weights and so has no table.
 
         Raises:
             RefusedError: the table is damaged, or names a file outside the bundle.
