@@ -104,7 +104,7 @@ class Artifact:
         """Finds in this artifact the values that a newly written artifact of the same program returns.
 
         Args:
-            tapped: the newly written artifact.
+            tapped: the newly written artifact, whose outputs are the values to find.
             outputs: the names of the nodes that the program returns. Their places are known from this artifact's
                 outputs. Empty to find these values by alignment, like all others.
 
@@ -126,8 +126,8 @@ def changed_at(artifact: Artifact, tapped: Tapped, name: str) -> str:
     """Describes one op in which an artifact differs from a newly written artifact of the same target.
 
     Args:
-        artifact: the artifact in the bundle.
-        tapped: the newly written artifact.
+        artifact: the artifact in the bundle, whose ops are described.
+        tapped: the newly written artifact with which the ops are compared.
         name: the name of a node. The last difference at or before this node's op is described. If there is none, or if
             the node is not found, the first difference in the artifact is described.
 

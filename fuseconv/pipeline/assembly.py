@@ -217,9 +217,9 @@ class Assembly:
         """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`.
 
         Args:
-            name: the name of the target.
+            name: the name of the target to write.
             fused: the fused program that the artifact computes.
-            folder: the folder of the bundle.
+            folder: the bundle's folder, into which the artifact is written.
             store: the weight store that the artifact refers to. None for an artifact that contains its weights. A
                 target in `self_contained` ignores the store.
         """

@@ -112,8 +112,8 @@ class Gate:
         """Finds why a target fails verification.
 
         Args:
-            target: the name of the target.
-            plan: the plan of the target's program.
+            target: the name of the failing target.
+            plan: the plan by which the target's program was fused.
             found: the failed verification result.
 
         Returns:
@@ -207,9 +207,9 @@ def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[Mat
 
     Args:
         program: the captured program.
-        plan: the plan that contains the step.
-        verdict: the verdict with the guilty step.
-        before: the matches that were excluded before.
+        plan: the plan that contains the failing step.
+        verdict: the verdict, whose `guilty` is the failing step.
+        before: maps each match that is already excluded to the reason.
     """
     assert verdict.guilty is not None
     guilty = verdict.guilty

@@ -27,17 +27,17 @@ def chosen_of(done: Conversion, program: Program) -> Chosen | None:
 
 
 def chosen_in(path: str | Path | None, folder: Path) -> Chosen | None:
-    """Returns the choices that a lock records for a bundle, or None without a lock or without recorded choices."""
+    """Reads the choices for a bundle from a lock file. Returns None if there is no lock or no recorded choice."""
     return None if path is None else read_lock(Path(path)).chosen.get(folder.name)
 
 
 def tactics_in(path: str | Path | None, folder: Path) -> Tactics:
-    """Returns the tactics that a lock records for a bundle. Returns an empty mapping without a lock."""
+    """Reads the tactics for a bundle from a lock file. Returns an empty mapping if there is no lock or no tactic."""
     return {} if path is None else read_lock(Path(path)).tactics.get(folder.name, {})
 
 
 def forms_in(path: str | Path | None, folder: Path) -> Forms:
-    """Returns the forms of regions that a lock records for a bundle. Returns an empty mapping without a lock."""
+    """Reads the forms for a bundle from a lock file. Returns an empty mapping if there is no lock or no form."""
     return {} if path is None else read_lock(Path(path)).forms.get(folder.name, {})
 
 

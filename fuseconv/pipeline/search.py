@@ -50,7 +50,7 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
     forms are faster.
 
     Args:
-        filling: the verified bundle.
+        filling: the verified bundle, which is written again with the chosen forms.
         known: the rules that may match after a region is replaced by a form.
         find: computes the plan of the program with given forms.
         progress: called with the name of each step; returns a context manager in which the step runs.
@@ -78,7 +78,7 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
 
 
 def rungs_of(contract: Contract, examples: Sequence[torch.Tensor]) -> list[dict[str, int]]:
-    """Returns the combinations of dim sizes at which forms are compared, first the sizes of the example inputs."""
+    """Returns the dim sizes at which forms are compared (the rungs). The first are the sizes of the example inputs."""
     captured = {
         dim.name: dim.value(size) or 1
         for spec, tensor in zip(contract.inputs, examples, strict=True)
@@ -101,7 +101,7 @@ class _Bench:
     _count: int = 0
 
     def write(self, forms: Forms) -> Path:
-        """Writes and verifies a bundle with the given forms, and returns its folder. The last form is the one to try.
+        """Writes and verifies a bundle with the given forms, and returns its folder. The last form is the form to try.
 
         Raises:
             FuseconvError: the last form is not applied, an output differs, or a target cannot be written or run.

@@ -166,7 +166,7 @@ def _swap_methods(
 
 @dataclass
 class _Swap:
-    """The new bundle while it is filled. Its folder first contains links to the files of the old bundle."""
+    """A new bundle that is being filled. Its folder first contains links to the files of the old bundle."""
 
     old: Path
     new: Path

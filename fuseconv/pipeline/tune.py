@@ -124,7 +124,7 @@ def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Bench:
-    """Writes bundles into a temporary folder, so that they can be timed."""
+    """Writes bundles with different sets of replaced matches into a temporary folder, to be timed."""
 
     filling: Filling
     classes: Classes

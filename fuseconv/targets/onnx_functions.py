@@ -211,7 +211,7 @@ def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Fu
     All references are exported together, as one program.
 
     Args:
-        calls: the distinct calls.
+        calls: the distinct calls, each of which gets one function.
         export: the ONNX exporter: `(program) -> model`.
     """
     groups = tuple(call.examples() for call in calls)

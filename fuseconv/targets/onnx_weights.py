@@ -22,7 +22,7 @@ SMALLEST = 256
 
 
 def unfolded(node: Any) -> bool | None:
-    """Tells constant folding whether to fold a node: False for the Transpose of a large weight, else None (default).
+    """Decides whether constant folding folds a node: False for the Transpose of a large weight, else None (default).
 
     Folding the Transpose would add a second, transposed copy of the weight. ONNX Runtime folds it when it loads the
     model. A float64 Transpose is folded, because ONNX Runtime would fuse it with a scale that it rounds to float32.
@@ -39,7 +39,7 @@ def refer_to(model: Any, store: Store) -> None:
     """Replaces the model's large initializers with references to a store, and adds missing tensors to the store.
 
     Args:
-        model: an onnx_ir model.
+        model: the onnx_ir model, which is changed in place.
         store: the weights of the bundle whose folder contains the model.
 
     Raises:

@@ -36,8 +36,8 @@ class Classes:
     """The classes of a plan's steps. A step is one rewrite of the graph by a rule.
 
     Attributes:
-        program: the captured program.
-        plan: the plan. It contains only steps that are applied.
+        program: the captured program to which the plan is applied.
+        plan: the plan whose steps are grouped. It contains only steps that are applied.
         names: the name of each step's class, in the order of the steps.
         sizes: maps the name of each class to the total number of operand elements of its matches.
     """

@@ -1,4 +1,4 @@
-"""Reads the measured speed-up of each class of matches from the choices that a plan records on its steps."""
+"""Reads the measured speed-up of each class of equal matches from the choices recorded on the steps of a plan."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Store:
 
 
 def like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns `values`, wrapped in a Parameter if `tensor` is a Parameter."""
+    """Returns `values`, as a Parameter if `tensor` is a Parameter."""
     return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
 
 
