@@ -205,7 +205,9 @@ def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool,
         if (reason := model.cuda_graphs.reason) is None:
             raise
         raise UnsupportedError(
-            f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without CUDA graphs"
+            f"CUDA graphs cannot be used: {reason}",
+            where=str(folder),
+            fix="load the target with cuda_graphs='auto' or False",
         ) from None
     return partial(outputs_of, model)
 
