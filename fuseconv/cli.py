@@ -155,7 +155,7 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
 
 
 def _unforeseen(error: Exception) -> FuseconvError:
-    """Converts an unexpected exception into a FuseconvError that blames the machine, another tool, or a bug."""
+    """Converts an unexpected exception into a FuseconvError: a fault of the machine, of another tool, or a bug."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if is_out_of_memory(error):
         fix = "free memory, narrow the ranges in --input, or convert with --device cpu"

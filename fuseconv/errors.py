@@ -62,7 +62,7 @@ class FuseconvError(Exception):
 
 
 class ParityError(FuseconvError):
-    """An artifact or a rule does not compute what the original computes.
+    """An artifact or a rule does not compute the same results as the original.
 
     Args:
         what: what went wrong, in one sentence.

@@ -62,6 +62,6 @@ def explain(
 
 
 def _given(flags: Mapping[str, str]) -> list[str]:
-    """Returns the flags that the user gave on the command line. `flags` maps parameter names to flags."""
+    """Returns the flags that the user passed on the command line. `flags` maps parameter names to flags."""
     context = click.get_current_context()
     return [flag for name, flag in flags.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -1,4 +1,4 @@
-"""Guards imports of optional packages. If a package is missing, the error names the extra that installs it."""
+"""Guards imports of optional packages. If a package is missing, the error names the extra that installs the package."""
 
 from __future__ import annotations
 

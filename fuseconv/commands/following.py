@@ -54,7 +54,7 @@ def after_failure(model: Path) -> str:
 
 
 def _given(names: Collection[str] = READING) -> list[str]:
-    """Returns the command-line words of the options that the user gave, limited to the parameters in `names`."""
+    """Returns the options that the user passed, as command-line words. Includes only the parameters in `names`."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = str(option.name)

@@ -42,7 +42,7 @@ def _words(parameter: click.Parameter, value: Any) -> Iterator[str]:
 
 
 def _without_folders(name: str, value: Any) -> str:
-    """Converts a value to text. Keeps only the last part of a path, because folders are specific to this machine."""
+    """Converts an option's value to text. Keeps only the last part of a path: folders are specific to this machine."""
     if isinstance(value, Path):
         return value.absolute().name
     if name == "factory":  # its value is folder/file.py:name

@@ -44,7 +44,7 @@ def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, O
         The options for reading each method, by the method's name.
 
     Raises:
-        UsageError: a name is given twice or is not a valid method name, or an option does not name a method.
+        UsageError: a name is passed twice or is not a valid method name, or an option does not name a method.
     """
     pairs = [(name, attribute or name) for name, _, attribute in (one.partition("=") for one in methods)]
     names = [name for name, _ in pairs]
@@ -102,7 +102,7 @@ def chosen(bundle: Path, method: str | None) -> Path:
     """Returns the folder of the method with this name in a bundle, or the bundle's folder if `method` is None.
 
     Raises:
-        UsageError: the bundle does not have the method.
+        UsageError: the bundle does not contain the method.
     """
     if method is None:
         return bundle

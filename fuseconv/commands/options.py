@@ -23,7 +23,7 @@ OptionalPath = TypeVar("OptionalPath", Path, Path | None)
 
 
 def existing(_context: click.Context, _argument: click.Parameter, path: OptionalPath) -> OptionalPath:
-    """Checks and returns an input path, or None if none is given. Runs before the import of torch, which takes seconds.
+    """Checks and returns an input path, or None if no path is passed. Runs before the slow import of torch.
 
     Raises:
         FileError: the path does not exist.
@@ -37,7 +37,7 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Optional
 
 
 def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
-    """Checks and returns the output path of a bundle, or None if none is given. Runs before the import of torch.
+    """Checks and returns the output path of a bundle, or None if no path is passed. Runs before the import of torch.
 
     Raises:
         UsageError: the path is not UTF-8.
@@ -168,7 +168,7 @@ TARGET_NAMES = ", ".join(TARGETS)
 
 
 def _target(_context: click.Context, _argument: click.Parameter, name: str | None) -> str | None:
-    """Checks and returns the name of a target, or None if none is given."""
+    """Checks and returns the name of a target, or None if no name is passed."""
     check_known(() if name is None else (name,))
     return name
 
@@ -251,7 +251,7 @@ def reading(
 
 
 def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
-    """Checks the rules if `--rules` or `--no-rule` is given, so that errors are reported before the import of torch.
+    """Checks the rules if `--rules` or `--no-rule` is passed, so that errors are reported before the import of torch.
 
     Raises:
         RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.

@@ -80,7 +80,7 @@ def _folders(bundle: Path) -> list[Path]:
 
 
 def _absent(shown: Sequence[Described]) -> dict[str, str]:
-    """Returns the parts that are missing from the report, each with the bundles that lack it and how to add it."""
+    """Returns the missing parts of the report. Each entry names the bundles that lack the part, and how to add it."""
     absent = {
         "no graph before": ([one.name for one in shown if one.captured is None], "convert the model again"),
         "no graph after": ([one.name for one in shown if one.fused is None], "convert also with the target export"),

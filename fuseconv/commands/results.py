@@ -61,8 +61,8 @@ def print_plan(console: Console, plan: Plan, path: Path) -> None:
 def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
     """Prints for each rule, grouped by rule file, its matches, why matches were rejected, and the nearest miss.
 
-    Rejected matches that differ only in their layer share a line. With `everything`, prints each rejected match on its
-    own line, and all near misses.
+    A near miss is a subgraph that the rule almost matched. Rejected matches that differ only in their layer share a
+    line. With `everything`, prints each rejected match on its own line, and all near misses.
     """
     silent = [rule for rule in told.rules if not (rule.applied or rule.left_alone or rule.near_miss)]
     families: dict[str, list[Explained]] = {}
@@ -100,7 +100,7 @@ def _print_explained(console: Console, rule: Explained, *, everything: bool) -> 
 
 
 def _print_miss(console: Console, what: str, miss: Miss) -> None:
-    """Prints where a match failed, what was expected and found, and the source line of the model."""
+    """Prints where a rule failed to match, what was expected and found, and the source line of the model."""
     differs = f", differs at {miss.differs}" if miss.differs != miss.node else ""
     lines = [f"    {what} at {miss.node}{differs}"]
     if miss.reason != f"expected {miss.expected}, found {miss.found}":
@@ -163,7 +163,7 @@ def print_methods(console: Console, done: MethodsConversion) -> None:
 
 
 def _print_shortfall(console: Console, conversion: Conversion) -> None:
-    """Prints the targets that were left out and why, the limits of the runtimes, and the cases that were not run."""
+    """Prints what is missing from a conversion: omitted targets with the reasons, runtime limits, and cases not run."""
     lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]
     limits: dict[tuple[str, str], list[Limit]] = {}
     for limit in conversion.limits:

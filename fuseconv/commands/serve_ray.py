@@ -16,7 +16,7 @@ def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
     Args:
         how: the settings of the server.
         replicas: the number of processes that run the models.
-        gpus: the share of a GPU that each replica takes.
+        gpus: the number of GPUs that each replica reserves, such as 0.5.
     """
     with shown("ray"), needs_extra("ray"):
         from fuseconv.serving import on_ray

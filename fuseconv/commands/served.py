@@ -22,7 +22,7 @@ class How:
         target: the target to load. None for the default target of each bundle.
         max_body: the maximum size of a request body in bytes.
         max_batch: the maximum number of rows in a batch. 0 means the largest bucket.
-        delay: for how many seconds the first request of a batch waits for others.
+        delay: for how many seconds the first request of a batch waits for further requests.
         queue: the maximum number of waiting requests per model.
         timeout: the number of seconds after which a request times out.
         workers: the number of batches of a model that run at the same time.

@@ -141,7 +141,7 @@ def _convert(parent: click.Context | None) -> click.Command | None:
 
 
 def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
-    """Returns the parameters of a command by key: the long name of an option, or the name of an argument.
+    """Returns the parameters of a command by their keys in pyproject.toml: the long option name, or the argument name.
 
     Leaves out `help` and the options in `NOT_SET`.
     """
@@ -178,7 +178,7 @@ def _check(settings: Settings, command: click.Command) -> None:
 
 
 def _is_of(kind: str, value: Any) -> bool:
-    """Returns whether a value has the kind that `_check` requires: a list of strings, true or false, or a string."""
+    """Returns whether a value is of the kind that `_check` requires: a list of strings, true or false, or a string."""
     if kind == "a list of strings":
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return isinstance(value, bool if kind == "true or false" else str)

@@ -14,7 +14,7 @@ def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
     """Yields one line per group of unfused matches: those with the same measured times in the same target.
 
     Args:
-        found: for each match, the name of its node, the name of the target, and the measurement in this target.
+        found: for each unfused match, the name of its last node, the name of the target, and the times in this target.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for node, target, choice in found:

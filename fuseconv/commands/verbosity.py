@@ -1,7 +1,7 @@
-"""Defines the options `-q` and `-v`, so that they are the same in every command that has them.
+"""Defines the options `-q` and `-v`, so that both options are the same in every command that accepts them.
 
-`-q` is for commands whose exit status says enough; with `-q` such a command prints only errors. `-v` is for commands
-that otherwise show only one parity row per target.
+With `-q`, a command prints only errors. The option is for commands whose exit status is a sufficient result. `-v` is
+for commands that otherwise show only one parity row per target.
 """
 
 from __future__ import annotations

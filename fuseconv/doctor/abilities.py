@@ -59,7 +59,7 @@ def _lacking(check: Callable[[str, str], None], target: str, device: str) -> Fus
 def _convert(target: str, device: str) -> None:
     """Checks that this machine can convert to a target. Raises FuseconvError if not."""
     library.library_paths(device)
-    _load(target, device)  # an artifact is loaded and verified right after it is written
+    _load(target, device)  # a conversion loads and verifies each artifact right after writing it
     TARGETS[target].check_machine(device)
 
 

@@ -50,7 +50,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Runs all checks in the order in which a conversion needs them, and yields their results."""
+    """Runs all checks in the order in which a conversion depends on them, and yields their results."""
     yield Finding("python", True, f"{platform.python_version()} on {platform.machine()} {platform.system()}")
     yield _torch()
     yield _library("op library, cpu", "cpu", "make build")
@@ -118,7 +118,7 @@ def _torch() -> Finding:
 
 
 def _library(name: str, device: str, fix: str) -> Finding:
-    """Checks that the op libraries for a device can be found."""
+    """Checks that the op libraries for a device were built and can be found. `name` is the name of the finding."""
     try:
         paths = ops.library_paths(device)
     except FuseconvError as error:

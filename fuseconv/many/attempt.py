@@ -34,14 +34,14 @@ class Row:
         model: the path of the model.
         status: `made`, `kept` (the bundle was already up to date) or `failed`.
         bundle: the folder of the bundle. Empty if the conversion failed.
-        targets: the names of the targets in the bundle.
+        targets: the names of the targets in the bundle. Empty if the conversion failed.
         fusions: the number of matches that were replaced.
-        max_abs: the largest absolute error against the original, over all targets. None if there is none.
-        seconds: the duration of all tries in seconds.
+        max_abs: the largest absolute error over all targets, compared with the original model. None if not known.
+        seconds: the total duration of all tries in seconds.
         tries: the number of tries.
         exit_status: the exit status of the last try. -9 if the process was killed.
         error: what failed, where, and how to fix it. Empty if nothing failed.
-        fingerprint: the hash of the model, rules, options and versions from which the bundle was made.
+        fingerprint: the hash of the model, rules, options and versions from which the bundle was built.
         manifest: the SHA-256 of the bundle's manifest. Empty if the conversion failed.
     """
 
@@ -118,7 +118,7 @@ def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: St
         tries: the maximum number of tries.
         limit: the time limit of one try in seconds.
         stopped: tracks the child, to kill it if the run is interrupted.
-        fingerprint: the hash of what the bundle is made from, which is stored in the row.
+        fingerprint: the hash from `fingerprint.fingerprint`, which is stored in the row.
     """
     bundle = folder / f"{entry.name}{SUFFIX}"
     words = ["convert", str(entry.model), "-o", str(bundle), *entry.words(), "--json"]
@@ -143,7 +143,7 @@ def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: St
 
 
 def _made(row: Row, bundle: Path, result: Mapping[str, Any]) -> Row:
-    """Returns the row of a successful conversion, completed from the result that the command printed."""
+    """Returns the row of a successful conversion: `row` with the fields from the result that the command printed."""
     targets = {name: one for name, one in result["targets"].items() if one["path"] is not None}
     errors = [one["parity"]["max_abs"] for one in targets.values() if one["parity"]["max_abs"] is not None]
     return replace(

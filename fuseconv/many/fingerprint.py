@@ -1,4 +1,4 @@
-"""Hashes what a bundle is made from. A bundle whose hash is unchanged is up to date and is not converted again."""
+"""Hashes everything from which a bundle is built. A bundle with an unchanged hash is up to date and is kept."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
 
     Args:
         path: a YAML file, or a folder of models. Paths in the file are relative to the file.
-        known: the names of the options that a model may have, without leading dashes.
+        known: the names of the valid options, without leading dashes.
 
     Returns:
         The models: of a file in its order, and of a folder in the order of their paths.

@@ -45,7 +45,7 @@ def convert_many(
     Args:
         entries: the models.
         folder: the folder, which is created if it does not exist.
-        how: how the models are converted.
+        how: the settings for parallel jobs, retries and time limits.
         done: called in this thread with each row, as soon as the row is complete.
 
     Returns:

@@ -141,7 +141,7 @@ class LinearGated(nn.Module):
     def from_linear(cls, gate: nn.Linear, up: nn.Linear, act: str = "silu") -> LinearGated:
         """Returns a LinearGated with copies of the weights and biases of two linear layers.
 
-        The weights are copied because the op needs them in one matrix.
+        The weights are copied because the op expects both weights in one matrix.
 
         Args:
             gate: the linear layer of the gate.

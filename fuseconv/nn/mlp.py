@@ -15,9 +15,9 @@ MAX_WIDTH = 256
 class MLP(nn.Module):
     """Computes two or three linear layers and their activations, with widths of at most 256, in one kernel.
 
-    The constructor takes the layers of the `nn.Sequential` that the module replaces, and the state dict is the same as
-    that `nn.Sequential`'s. All hidden layers must have the same activation. The last layer may have a different
-    activation or none. The supported activations are ReLU, GELU, SiLU, Sigmoid, Tanh and Identity. Under
+    The constructor accepts the layers of the `nn.Sequential` that the module replaces. The state dict is the same as
+    the state dict of that `nn.Sequential`. All hidden layers must have the same activation. The last layer may have a
+    different activation or none. The supported activations are ReLU, GELU, SiLU, Sigmoid, Tanh and Identity. Under
     torch.autocast, the op computes in the autocast dtype.
 
     Args:

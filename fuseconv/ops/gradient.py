@@ -107,7 +107,7 @@ def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Call
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs)):
             return run(*args, **kwargs)
-        # The dispatcher omits arguments that equal their default.
+        # The dispatcher omits arguments that are equal to their defaults.
         args += tuple(map(kwargs.get, names[len(args) :], defaults[len(args) :]))
         results = gradient.unfused(SimpleNamespace(**dict(zip(names, args, strict=True))))
         return Function.apply(*args) if results is None else results  # type: ignore[no-untyped-call]

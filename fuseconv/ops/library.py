@@ -1,6 +1,6 @@
 """Locates the compiled op libraries and loads them.
 
-The libraries need torch but not this package: a process that uses a bundle without fuseconv calls
+The libraries depend on torch but not on this package: a process that uses a bundle without fuseconv calls
 `torch.ops.load_library` on the copies in the bundle. If a process loads several copies of a library, the first copy
 that contains an op registers the op.
 """

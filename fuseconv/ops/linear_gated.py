@@ -38,7 +38,9 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
         tensor([[6.]])
     """
     product = functional.linear(x, weight, bias)
-    width = weight.shape[0] // 2  # both halves by the same formula, because ONNX bodies are captured for any row count
+    width = (
+        weight.shape[0] // 2
+    )  # Both halves use the same formula, because ONNX function bodies are captured for any number of rows.
     return activate(product.narrow(-1, 0, width), act) * product.narrow(-1, width, width)
 
 

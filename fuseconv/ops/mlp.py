@@ -101,7 +101,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             *(MANY_ROWS if device == "cuda" else ()),
         )
     ]
-    # With positive weights, an infinite input gives infinite results. If a kernel reads a padding column, they are NaN.
+    # With positive weights, an infinite input gives infinite results, or NaN if a kernel reads a padding column.
     infinite = draw(70, 256)
     infinite[3, 5] = torch.inf
     positive = (draw(200, 256).abs(), draw(200), draw(136, 200).abs(), None)

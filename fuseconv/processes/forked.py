@@ -179,7 +179,7 @@ class Server:
             return self._control
 
     def _dropped(self) -> subprocess.Popen[bytes] | None:
-        """Drops the reference to the server. Returns its process if this process started it, otherwise None."""
+        """Drops the reference to the server. Returns the server's process, or None if this process did not start it."""
         if self._control is None or self._process is None:
             return None
         self._control.close()

@@ -40,7 +40,7 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
     In a fork, returns the function that the fork must run.
     """
     gc.disable()  # imported objects live until the process exits, and the server creates few others
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # only for the server: a fork gets the variables of its request
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # only for the server: a fork uses the environment in its request
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -123,7 +123,7 @@ def _kill(process: int) -> None:
 
 
 def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
-    """Makes the fork the requested process: sets its files, environment, folder and path, and runs its module."""
+    """Runs the requested module in the fork, after setting up its standard streams, environment, folder and path."""
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server:
         raise SystemExit("the server has ended")

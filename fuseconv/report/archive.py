@@ -46,7 +46,7 @@ def read_graph(path: Path, contract: Contract) -> Graph:
         contract: the contract of the program, whose dims give the symbolic sizes their names.
 
     Raises:
-        RefusedError: the archive is damaged, or its graph does not have the format of torch.export.
+        RefusedError: the archive is damaged, or its graph is not in the format of torch.export.
     """
     try:
         with open_plain(path, links=False) as file, zipfile.ZipFile(file) as archive:
@@ -63,7 +63,7 @@ def read_graph(path: Path, contract: Contract) -> Graph:
 
 @dataclass
 class _Reading:
-    """The state of reading one graph.
+    """Reads one serialized graph, and holds the modules, files and nodes found so far.
 
     Attributes:
         program: the serialized graph and its signature, as parsed JSON.
@@ -161,7 +161,7 @@ class _Reading:
         return str(size["as_int"]) if "as_int" in size else readable(_expression(size), self._dims)
 
     def _argument(self, argument: Mapping[str, Any]) -> str:
-        """Formats a serialized argument of an op."""
+        """Formats a serialized argument of an op as text, such as `x`, `1.0` or `[1, 2]`."""
         ((kind, value),) = argument.items()
         if kind == "as_none":
             return "None"
@@ -175,7 +175,7 @@ class _Reading:
         return str(value) if kind == "as_string" else json.dumps(value)
 
     def _operand(self, name: str) -> str:
-        """Returns the name of a value. For a weight, returns its name in the model and its type."""
+        """Formats an operand as its name in the graph. Formats a weight as `NAME: TYPE`, with its name in the model."""
         return f"{self._weights[name]}: {self._type(name)}" if name in self._weights else name
 
     def _module(self, stack: str) -> int:
@@ -209,7 +209,7 @@ class _Reading:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yields the names of the values in a serialized argument or output. Skips subgraphs, whose names are local."""
+    """Yields the names of the values that a serialized argument or output references, except inside subgraphs."""
     if isinstance(value, list):
         for one in value:
             yield from _names(one)

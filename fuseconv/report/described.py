@@ -37,7 +37,7 @@ class Match:
         operands: the value that each pattern variable stands for, as text.
         replace: the statements of the rule's replacement.
         applied: whether the match is replaced in at least one target.
-        choices: the measurement of the match, by the name of each target in which it was timed.
+        choices: the times of a model call with and without the fusion of this match, by the name of the target.
         after: the positions in the fused graph's `nodes` of the nodes that replace the match. Empty if there are none.
     """
 
@@ -64,7 +64,7 @@ class Described:
         environment: the machine and the package versions of the conversion.
         inputs: the inputs, in the notation of `--input`.
         outputs: the names of the outputs.
-        device: the device for which the bundle was made.
+        device: the device for which the bundle was built.
         dtype: the dtype of the weights.
         targets: the file of each target, by the target's name.
         mismatch: whether the bundle was kept although a row of its parity table fails.
@@ -78,8 +78,8 @@ class Described:
         docs: the descriptions of applied rules, by the rule's name. Only rules that come with fuseconv, unchanged.
         matches: the matches of the plan, in order.
         misses: the places where rules do not apply, with the reasons.
-        captured: the graph of the model before fusion. None if the bundle has no `original/model.pt2`.
-        fused: the graph of the export target. None if the bundle does not have this target.
+        captured: the graph of the model before fusion. None if the bundle does not contain `original/model.pt2`.
+        fused: the graph of the export target. None if the bundle does not contain this target.
         growth: the error at the borders of modules and matches. None if no result of `blame` was given.
         files: the size and hash of each file in the bundle, by its path.
     """
@@ -165,12 +165,12 @@ def _name(folder: Path) -> str:
 
 @cache
 def _docs() -> Mapping[str, str]:
-    """Returns the description of each rule in the package, by the rule's hash."""
+    """Returns the description of each rule that comes with fuseconv, by the rule's hash."""
     return {rule.sha256: rule.doc for rule in load_rules()}
 
 
 def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
-    """Reads the graph in a file of the bundle. Returns None if the bundle does not have this file."""
+    """Reads the graph in a torch.export file of the bundle. Returns None if the bundle does not contain this file."""
     return read_graph(folder / name, manifest.contract) if name in manifest.files else None
 
 

@@ -1,4 +1,7 @@
-"""Reads the errors at the borders of modules and matches from the output of `fuseconv blame --json`."""
+"""Reads the errors at the borders of modules and matches from the output of `fuseconv blame --json`.
+
+A border is a node whose value is compared with the fp64 reference.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Error:
         op: the op of the fused program that computes the value.
         rule: the rule of the match that produces the value. None if no match produces it.
         rms_fp64: the root mean square of the fp64 reference.
-        original: the root-mean-square error of the original in its own dtype. None if not finite.
+        original: the root-mean-square error of the original program in its own dtype. None if not finite.
         fused: the root-mean-square error of the fused program in PyTorch. None if not finite.
     """
 

@@ -77,7 +77,7 @@ def unsupported(target: str) -> UnsupportedError | None:
 
 
 def check_buildable() -> None:
-    """Checks that CMake, ninja or make, a C++ compiler and the JSON headers are installed, which `build` needs.
+    """Checks that everything `build` requires is installed: CMake, ninja or make, a C++ compiler and the JSON headers.
 
     Raises:
         UnsupportedError: a tool or the headers are missing. The error lists everything that is missing.
@@ -168,7 +168,7 @@ def run(
     Raises:
         UnsupportedError: an input is complex, or `cuda_graphs` is True and a call cannot be captured.
         UpstreamError: the program crashed, or skipped a call.
-        FuseconvError: the program printed an error. The exception has the class that this error has in Python.
+        FuseconvError: the program printed an error. The exit status determines the class.
     """
     from safetensors.torch import load_file, save_file
 
@@ -220,7 +220,10 @@ def libraries(device: str) -> dict[str, str]:
 
 
 def json_headers() -> Path | None:
-    """Returns the include folder for nlohmann/json.hpp: FUSECONV_JSON if set, else the Python package's, else None."""
+    """Returns the include folder that contains nlohmann/json.hpp, or None if the headers are not installed.
+
+    This is the folder in FUSECONV_JSON if that variable is set, otherwise the folder in the package nlohmann_json.
+    """
     if named := os.environ.get("FUSECONV_JSON"):
         return Path(named)
     package = _package("nlohmann_json")
@@ -231,7 +234,7 @@ def _said(status: int, text: str, program: Path) -> FuseconvError:
     """Returns an exception for the error that the program printed to stderr before it exited.
 
     Args:
-        status: the exit status, which gives the class of the exception.
+        status: the exit status, which determines the class of the exception.
         text: the program's stderr. If it contains no error message, the result is an UpstreamError with its last lines.
         program: the path of the program.
     """

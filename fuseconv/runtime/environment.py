@@ -19,7 +19,7 @@ _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 
 
 def environment(device: str) -> Environment:
-    """Returns this machine's hardware and package versions. For a device other than `cuda`, CUDA and GPU are None."""
+    """Returns this machine's hardware and package versions. `cuda` and `gpu` are None unless the device is `cuda`."""
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
     return Environment(
         python=platform.python_version(),
@@ -57,7 +57,7 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
     """Checks that an artifact can run on this machine, before any part of it is loaded.
 
     Raises:
-        UnsupportedError: the artifact needs another machine architecture or GPU architecture, instructions that this
+        UnsupportedError: the artifact requires another machine architecture or GPU architecture, instructions that this
             processor lacks, or a newer version of torch or ONNX Runtime.
     """
     problems, spec = [], spec_of(target)

@@ -1,5 +1,7 @@
 """Chooses a few tactics that serve all sizes of a problem family at almost the best speed.
 
+A tactic is a kernel choice for one problem: a backend and its configuration. A family is all problems that differ only
+in one size.
 Where several tactics differ by less than the measurement noise, the fastest one changes from size to size by chance.
 CUDA loads a kernel at its first launch, which takes milliseconds. A model that launches a different kernel at each size
 is therefore slow at each new size.
@@ -48,7 +50,7 @@ def few_of(sizes: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def _good(times: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Returns the tactics that serve a size, as `few_of` defines it, each with its time divided by the fastest time."""
+    """Returns the tactics that serve one size, as in `few_of`, each with its time divided by the fastest time."""
     by_name = {tactic: time["us"] for tactic, time in times.items()}
     others = {tactic: us for tactic, us in by_name.items() if tactic != _ASKS}
     if others and min(others.values()) < _ASKS_IF * min(by_name.values()):
@@ -58,7 +60,7 @@ def _good(times: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def _kept(sizes: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Returns the sizes of a family with only the chosen tactics, and with `_ASKS` only at the sizes that it serves."""
+    """Returns, for each size of a family, the chosen tactics. `_ASKS` is kept only at the sizes that it serves."""
     chosen = set(few_of(sizes))
     return {
         size: {name: time for name, time in times.items() if name in chosen and (name != _ASKS or name in _good(times))}

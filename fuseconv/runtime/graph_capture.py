@@ -128,7 +128,7 @@ class Recorder:
                     captured.capture_end()
         except RuntimeError as error:
             self._recover(captured)
-            # The error of `capture_end` says only that the capture is invalid. The error's context says why.
+            # The exception from `capture_end` says only that the capture is invalid. The exception's context says why.
             raise RuntimeError(str(error.__context__ or error)) from error
         copy_inputs, copy_outputs = (copier([x.dtype for x in tensors]) for tensors in (places, outputs))
         return Graph(places, outputs, captured, copy_inputs, copy_outputs)
@@ -136,7 +136,7 @@ class Recorder:
     def _recover(self, captured: torch.cuda.CUDAGraph) -> None:
         """Makes torch's allocator and random generator usable again after a failed capture."""
         _ABANDONED.append(captured)
-        with suppress(RuntimeError):  # the error means that torch has already ended the allocation to the pool
+        with suppress(RuntimeError):  # this exception means that torch has already ended the allocation to the pool
             torch._C._cuda_endAllocateToPool(self._device, self.pool)
         # torch leaves its generator in the capture state, in which it would refuse to generate random numbers.
         generator = torch.cuda.default_generators[self._device]

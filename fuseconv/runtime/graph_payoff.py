@@ -1,4 +1,4 @@
-"""The policy of `cuda_graphs="auto"`: captures a graph that is expected to save time, and drops it for a better one.
+"""The policy of `cuda_graphs="auto"`: captures graphs that are expected to save time, and drops the least useful ones.
 
 An account, a balance in seconds, bounds the time that captures may cost. A direct call credits the account with a
 hundredth of the call's time, and a replay credits it with the time that the replay saves. A capture debits its own
@@ -67,7 +67,7 @@ LONGEST_REST = 512
 
 @dataclass
 class _Shape:
-    """The statistics of one shape.
+    """The statistics of the calls with one set of input shapes, called a shape below.
 
     Attributes:
         calls: the number of counted calls of the shape, halved every `HALF_LIFE` counted calls of the model.
@@ -236,7 +236,7 @@ class WhenItPays(Generic[K]):
         self._shapes = {key: x for key, x in self._shapes.items() if x.calls >= 1 or x.size is not None}
 
     def _graphed(self, shape: _Shape, contended: bool) -> Step:
-        """Returns how to make a call of a shape with a graph: as its trial asks, or the faster way after the trial."""
+        """Returns how to make a call that has a graph: as the graph's trial requests, or the faster way after it."""
         shape.left[contended] -= 1
         if shape.left[contended] == 0:
             shape.left[contended], shape.trials[contended] = AGAIN, Trial()

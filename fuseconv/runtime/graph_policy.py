@@ -112,7 +112,7 @@ class AtFirstSight:
         return tuple(dropped)
 
     def captured(self, key: Hashable, size: int, total: int, seconds: float) -> bool:  # noqa: ARG002
-        """Records a new graph and returns True. If the graphs now exceed the memory, forgets them and returns False."""
+        """Records a new graph and returns True. If the graphs now exceed the limit, forgets all and returns False."""
         self._sizes[key] = size
         if total > self._memory:
             self._sizes.clear()

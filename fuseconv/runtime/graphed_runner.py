@@ -204,7 +204,7 @@ class GraphedRunner:
             self._free.record(stream)
 
     def _record(self, shapes: Shapes, size: int, places: tuple[torch.Tensor, ...], stream: torch.cuda.Stream) -> None:
-        """Captures a call with these input buffers and stores the graph. Drops all graphs if they exceed the memory."""
+        """Captures a call with these input buffers and stores the graph. Drops all graphs at the memory limit."""
         at, self._is_capturing = time.perf_counter(), True
         try:
             graph = self._recorder.record(places)

@@ -57,7 +57,7 @@ class Methods:
 
     @property
     def generation(self) -> Generation | None:
-        """The settings that `generate` needs. None if the methods do not generate tokens."""
+        """The model's settings for `generate`, such as its start tokens. None if the methods do not generate tokens."""
         return self._manifest.generation
 
     def generate(
@@ -159,7 +159,7 @@ def load(
     Args:
         bundle: the folder of the bundle, or of one of its methods.
         target: the name of a target. Default: the target that was measured fastest on this device, if the bundle was
-            measured on it; otherwise the first target of `PREFERENCE` that the bundle has.
+            measured on it; otherwise the first target of `PREFERENCE` in the bundle.
         device: the device that the bundle must be for. Default: not checked.
         cuda_graphs: whether calls are captured in CUDA graphs, one per input shape, and replayed. `auto` applies to the
             targets aoti and torchscript on CUDA. It captures a shape once the shape recurs often enough to pay for the
@@ -182,8 +182,8 @@ def load(
         RefusedError: the bundle is damaged, or a library in it is writable by everyone.
         UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
             ONNX Runtime than the installed one.
-        UpstreamError: the bundle needs a CUDA device but none is available, or the artifact failed to load, for example
-            because memory ran out.
+        UpstreamError: the bundle requires a CUDA device but none is available, or the artifact failed to load, for
+            example because memory ran out.
 
     Examples:
         >>> model = fuseconv.load("mlp.fuseconv")

@@ -164,10 +164,10 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     """Returns the name of the requested target, or of the bundle's default target if `wanted` is None.
 
     If the targets were timed on a device of the same name, the default is the fastest target whose runtime is
-    installed. Otherwise it is the first target of `PREFERENCE` that the bundle has.
+    installed. Otherwise it is the first target of `PREFERENCE` that the bundle contains.
 
     Raises:
-        UsageError: the bundle does not have the target.
+        UsageError: the bundle does not contain the target.
     """
     for name in chain(_fastest(manifest), PREFERENCE) if wanted is None else (wanted,):
         if name in manifest.targets:
@@ -180,7 +180,7 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
 
 
 def _fastest(manifest: Manifest) -> Iterator[str]:
-    """Yields the targets whose runtime is installed, fastest first. Yields nothing if this device was not measured."""
+    """Yields the targets whose runtime is installed, fastest first. Yields none if this device was not timed."""
     tuned, device = manifest.tuned, manifest.contract.device
     if tuned is None or (device == "cuda" and not torch.cuda.is_available()) or tuned.device != device_name(device):
         return
@@ -261,7 +261,7 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
 
 
 def check_device(device: str, folder: Path) -> None:
-    """Checks that a CUDA device is available if the bundle in `folder` needs one.
+    """Checks that a CUDA device is available if `device` is `cuda`. The error names the bundle in `folder`.
 
     Raises:
         UpstreamError: no CUDA device is available.

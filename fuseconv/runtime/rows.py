@@ -21,7 +21,7 @@ def rows_of(inputs: Sequence[torch.Tensor], has: Sequence[bool]) -> int:
 
 
 def repeated(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns a contiguous copy of `tensor` with `rows` rows. The padding repeats the first row, so it is valid."""
+    """Returns a contiguous copy of `tensor` with `rows` rows. The padding rows are valid: copies of the first."""
     padded = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
     padded[: len(tensor)] = tensor
     padded[len(tensor) :] = tensor[:1]

@@ -57,7 +57,7 @@ class Measured:
 
 
 def has_tactics(manifest: Manifest, target: str) -> bool:
-    """Returns whether the ops of a target choose between tactics, which only the CUDA op libraries do."""
+    """Returns whether the ops of a target choose between tactics. Only the ops of the CUDA op libraries do."""
     spec = spec_of(target)
     return manifest.contract.device == "cuda" and (spec.plugin or spec.runtime == "torch")
 
@@ -76,7 +76,7 @@ def measure(
     Args:
         folder: the folder of the bundle, which was just opened or sealed.
         manifest: the manifest of the bundle.
-        targets: the targets to call. Targets without tactics are left out.
+        targets: the targets to call. Targets without tactics are skipped.
         seconds: the time limit for the calls of the first target. Each other target gets half of this time.
         known: the tactics of earlier measurements, whose problems are not measured again. None if there are none.
         frozen: whether to call the targets without measuring. A target then fails if it encounters a problem that is
@@ -164,7 +164,7 @@ def write(path: Path, problems: Problems) -> None:
 
 
 def merged(old: Problems, new: Problems) -> Problems:
-    """Returns the tactics of `old` and `new`. At a size that both contain for a family, the tactics of `new` win."""
+    """Merges two measurements. Where both contain the same size of a problem family, keeps the tactics of `new`."""
     return {family: {**old.get(family, {}), **new.get(family, {})} for family in old | new}
 
 
@@ -173,7 +173,7 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
 
     Args:
         bundle: the folder of the bundle.
-        told: the path of the file, which contains the fields `calls`, `left` and `failures` of `Measured`.
+        told: the path of the output file, which receives the fields `calls`, `left` and `failures` of `Measured`.
         seconds: the time limit for the calls of the first target. Each other target gets half of this time.
         targets: the names of the targets.
     """

@@ -77,7 +77,7 @@ class _Endpoints:
         self._bodies = bodies
 
     def answered(self, endpoint: Endpoint) -> Endpoint:
-        """Wraps an endpoint: turns exceptions into error responses, logs requests, and records metrics of inference."""
+        """Wraps an endpoint: turns exceptions into error responses, logs requests, and records inference metrics."""
         infers = endpoint == self.infer
 
         async def answer(request: Request) -> Response:
@@ -160,5 +160,5 @@ class _Endpoints:
 
 
 def _state(name: str, holds: bool) -> Response:
-    """Returns the response of a health check: status 200 if the state holds, else 503."""
+    """Returns the response to a health check: status 200 if the checked state `name` holds, else 503."""
     return JSONResponse({name: holds}, 200 if holds else 503)

@@ -131,7 +131,7 @@ class Batcher(Generic[Item, Result]):
             await asyncio.wait(self._tasks)
 
     def _begin(self) -> None:
-        """Starts the batches that are due, and sets a timer for the next batch."""
+        """Starts every batch that is due while workers are free, and sets a timer for the next batch."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -54,7 +54,7 @@ class Client:
         """Requests the metadata of the server and of the model, and returns both as parsed JSON objects.
 
         Raises:
-            UpstreamError: the server does not answer, or does not have the model.
+            UpstreamError: the server does not answer, or does not serve the model.
         """
         return self._json(self._send("/v2")[0]), self._json(self._send(self._path)[0])
 
@@ -144,7 +144,7 @@ def answer_of(content: bytes, header_length: str | None) -> dict[str, Tensor]:
 
     Args:
         content: the whole body.
-        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the response does not have the header.
+        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the response does not contain the header.
 
     Raises:
         KeyError, TypeError, ValueError, RequestError: the body is not a response of the protocol.

@@ -100,7 +100,7 @@ class Engine:
     def key(self, call: Call) -> Hashable:
         """Returns the key of a request. Requests with equal keys may be concatenated.
 
-        Such requests have the same sizes on all other axes, and the same values for the inputs without rows.
+        Their inputs have the same sizes on all axes except the rows, and inputs without rows have the same values.
         """
         if not any(self._has_rows):
             return object()
@@ -108,7 +108,7 @@ class Engine:
         return tuple(array.shape[1:] if has else (array.shape, array.tobytes()) for array, has in pairs)
 
     def run(self, calls: Sequence[Call]) -> list[Result]:
-        """Runs requests with equal keys in one call of the model.
+        """Runs requests with equal keys in one model call.
 
         Raises:
             UpstreamError: the artifact failed.

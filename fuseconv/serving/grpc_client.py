@@ -38,10 +38,10 @@ class GrpcClient:
     timeout: float = 60.0
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Requests the metadata of the server and of the model, and returns some fields of both, named as in JSON.
+        """Requests the metadata of the server and of the model. Returns some fields of both, named as over HTTP.
 
         Raises:
-            UpstreamError: the server does not answer, or does not have the model.
+            UpstreamError: the server does not answer, or does not serve the model.
         """
         about = self._call(self._service.ServerMetadata, service_pb2.ServerMetadataRequest())
         model = self._call(self._service.ModelMetadata, service_pb2.ModelMetadataRequest(name=self.model))

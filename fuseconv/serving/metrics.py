@@ -49,7 +49,7 @@ class Metrics:
         self._waited.labels(model).observe(waited)
 
     def call(self, model: str, seconds: float) -> None:
-        """Records the duration in seconds of a call of the model, which runs one batch."""
+        """Records the duration in seconds of one model call, which runs one batch."""
         self._calls.labels(model).observe(seconds)
 
     def swap(self, model: str) -> None:

@@ -49,10 +49,10 @@ class Arguments(BaseModel):
         target: the target to load. Default: as for `fuseconv.load`.
         replicas: the number of processes that run the models.
         fronts: the number of processes that receive HTTP requests.
-        gpus: the share of a GPU that each replica takes.
-        cpus: the number of processors that each replica takes.
+        gpus: the number of GPUs that each replica reserves, such as 0.5.
+        cpus: the number of CPU cores that each replica reserves.
         max_batch: the maximum number of rows in a batch. 0 means the largest bucket.
-        delay: for how many seconds a request waits for others.
+        delay: for how many seconds the first request of a batch waits for others.
         workers: the number of batches of a model that a replica runs at the same time.
         queue: the maximum number of waiting requests of a model in a replica.
         timeout: the number of seconds after which a request times out.

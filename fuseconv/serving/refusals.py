@@ -15,7 +15,7 @@ class RequestError(FuseconvError):
 
 
 class ForbiddenError(RequestError):
-    """The request needs an option without which the server was started."""
+    """The request requires a server option that was not set when the server was started."""
 
     status = 403
 
@@ -39,7 +39,7 @@ class TooLargeError(RequestError):
 
 
 class EncodingError(RequestError):
-    """The body has an encoding that the server does not decode."""
+    """The body is compressed. The server accepts only uncompressed bodies."""
 
     status = 415
 

@@ -29,7 +29,7 @@ class Request:
     """A request that satisfies the contract.
 
     Attributes:
-        id: the client's id for the request. Empty if the client gives none.
+        id: the client's id for the request. Empty if the client does not send an id.
         arrays: one array per input, in the order of the contract. Arrays from binary data share the body's memory.
         outputs: for each output to send, by name, whether to send it as binary data.
     """
@@ -53,7 +53,7 @@ def read_request(body: bytearray, header_length: str | None, contract: Contract)
 
     Args:
         body: the whole body.
-        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the request does not have the header.
+        header_length: the value of the HTTP header `HEADER_LENGTH`. None if the request does not contain the header.
         contract: the contract of the model.
 
     Raises:

@@ -46,7 +46,7 @@ def write_response(
     Args:
         model: the name of the model.
         version: the version of the weights that computed the outputs.
-        request_id: the client's id for the request. Empty if the client gave none.
+        request_id: the client's id for the request. Empty if the client did not send an id.
         outputs: every output of the model by name.
         binary: for each output to send, by name, whether to send it as binary data.
 

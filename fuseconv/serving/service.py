@@ -76,7 +76,7 @@ class Served:
         return {"name": self.name, **described}
 
     async def _call(self, calls: Sequence[Call]) -> Sequence[Result]:
-        """Runs a batch in a worker thread, and records the time of the call."""
+        """Runs a batch in a worker thread, and records the duration of the model call."""
         begun = time.perf_counter()
         results = await asyncio.get_running_loop().run_in_executor(self._pool, self.engine.run, calls)
         self._metrics.call(self.name, time.perf_counter() - begun)

@@ -17,6 +17,6 @@ def to_torch(array: Array, datatype: str) -> torch.Tensor:
 
 
 def of_torch(tensor: torch.Tensor) -> Tensor:
-    """Converts a CPU tensor to a tensor of the protocol, which shares its memory if the CPU tensor is contiguous."""
+    """Converts a CPU tensor to a tensor of the protocol. The two share memory if the CPU tensor is contiguous."""
     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
     return Tensor(DATATYPES[short_dtype(tensor.dtype)], bits.contiguous().numpy())

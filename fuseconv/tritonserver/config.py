@@ -107,10 +107,10 @@ def configuration(
         backend: the fields that select the backend: `backend`, and for some backends `platform`.
         inputs: the inputs.
         outputs: the outputs.
-        how: how requests are batched.
+        how: the batch limit and the preferred batch sizes, from `batching`.
         device: `cpu` or `cuda`.
         instances: the number of copies of the model that Triton loads, or for `cuda` the number of copies per GPU.
-        parameters: the parameters for the backend.
+        parameters: the backend's parameters, as text by name.
         libraries: the paths of the op libraries that ONNX Runtime loads.
         warm_up: the inputs with which Triton warms up the model before the model is ready. Each entry describes the
             data in the file of that name in `WARM_UP`. For a batched model, each file holds one row.

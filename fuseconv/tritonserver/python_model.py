@@ -82,7 +82,7 @@ def _array(request: Any, spec: TensorSpec) -> Array:
 
 
 def _answer(result: Result, request: Any) -> Any:
-    """Returns Triton's response with the outputs that the request asks for."""
+    """Returns a Triton response that contains the outputs the request asks for."""
     wanted = [name for name in result.outputs if name in request.requested_output_names()]
     return backend.InferenceResponse([_tensor(name, result.outputs[name]) for name in wanted])
 

@@ -127,7 +127,7 @@ def _chosen(folder: Path, manifest: Manifest, backend: Backend, target: str | No
     """Returns the target to run, or None for the bundle's default target on the machine where Triton runs.
 
     Raises:
-        UsageError: the backend does not run the target, or the bundle does not have it.
+        UsageError: the backend does not run the target, or the bundle does not contain the target.
         UnsupportedError: the folder is a method of a bundle, and the backend is not `python`.
     """
     if backend == "python":
@@ -215,7 +215,7 @@ def _write_warm_up(
 
 
 def _numbered(each: list[Tensor]) -> list[Tensor]:
-    """Appends each tensor's position to its name, which the PyTorch backend reads: `NAME__0`, `NAME__1`."""
+    """Appends each tensor's position to its name, as the PyTorch backend requires: `NAME__0`, `NAME__1`."""
     return [Tensor(f"{one.name}__{at}", one.datatype, one.shape) for at, one in enumerate(each)]
 
 
@@ -223,7 +223,7 @@ def _check_replaceable(model: Path) -> None:
     """Checks that an existing path may be replaced: it is an empty folder or a model that fuseconv wrote.
 
     Raises:
-        UsageError: the path is anything else.
+        UsageError: the path must not be replaced.
     """
     config = model / CONFIG
     if is_plain(config) and read_plain(config).startswith(_MARK.encode()):
