@@ -128,7 +128,8 @@ def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryvie
         raise RequestError(
             f"the inputs declare {at} bytes of binary data, but {len(data)} bytes follow the JSON",
             where="binary_data_size",
-            fix=f"send as many bytes as the inputs declare, and the length of the JSON as {HEADER_LENGTH}",
+            fix="send exactly as many bytes as the inputs declare, "
+            f"and set the {HEADER_LENGTH} header to the length of the JSON",
         )
     return contents
 
