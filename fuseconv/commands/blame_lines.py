@@ -1,4 +1,8 @@
-"""Renders the verdicts of `fuseconv blame` as text."""
+"""Renders the verdicts of `fuseconv blame` as text.
+
+A verdict is the cause of one numerical difference. A border of a module or match is a node whose value is compared with
+the fp64 reference.
+"""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
 def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
     """Returns for each target, by name, whether all its parity rows pass, and its largest absolute error.
 
-    The error is the maximum over the ordinary cases, or over all cases if there are no ordinary cases.
+    The error is the maximum over the cases without special input values, or over all cases if there are no such cases.
     """
     from fuseconv.parity.report import telling
 

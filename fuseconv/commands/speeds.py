@@ -1,4 +1,8 @@
-"""Prints measured times as tables."""
+"""Prints measured times as tables.
+
+A peer is another way to run the model with which a bundle is compared: in eager mode, by torch.compile, or by
+AOTInductor without fusions.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ QUIET = "fuseconv.quiet"
 """The key in the `meta` dict of click's context whose value says whether only errors are printed."""
 
 UNREAD = 141
-"""The exit status if the reader of the output closed the pipe. A shell reports the same for a death by SIGPIPE."""
+"""The exit status if the reader of the output closed the pipe. It is the shell's status for SIGPIPE."""
 
 
 def prepare() -> None:

@@ -113,7 +113,7 @@ def convert(entry: Entry, folder: Path, *, tries: int, limit: float, stopped: St
     """Converts a model in a child process, retries after a transient failure, and returns the row of the result.
 
     Args:
-        entry: the model.
+        entry: the model to convert, with its options.
         folder: the folder in which the bundle is written, as `NAME.fuseconv`.
         tries: the maximum number of tries.
         limit: the time limit of one try in seconds.

@@ -26,7 +26,7 @@ def fingerprint(entry: Entry, defaults: Options) -> str:
     """Returns one SHA-256 over the model, its rules, options and their files, the package versions, and the machine.
 
     Args:
-        entry: the model.
+        entry: the model to convert, with its options.
         defaults: the options from the project's settings, which the options of the entry override.
 
     Raises:

@@ -48,7 +48,7 @@ class Entry:
     options: Options
 
     def words(self) -> list[str]:
-        """Returns the options as the words of a command line."""
+        """Returns the options as command-line words of `fuseconv convert`."""
         words = []
         for key, value in self.options.items():
             if isinstance(value, bool):

@@ -43,8 +43,8 @@ def convert_many(
     """Converts models to bundles `NAME.fuseconv` in a folder, and writes each result to `NAME.json` in this folder.
 
     Args:
-        entries: the models.
-        folder: the folder, which is created if it does not exist.
+        entries: the models to convert, with their options.
+        folder: the output folder. It is created if it does not exist.
         how: the settings for parallel jobs, retries and time limits.
         done: called in this thread with each row, as soon as the row is complete.
 

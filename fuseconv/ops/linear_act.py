@@ -70,7 +70,7 @@ def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
 
 
 LARGE = 512
-"""The minimum of all three sizes of a matrix product from which copying its operands is cheap compared with the
+"""If all three sizes of a matrix product are at least this number, copying its operands is cheap compared with the
 product."""
 
 

@@ -72,8 +72,8 @@ def unfused(arguments: SimpleNamespace) -> Any:
 
 
 MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
-"""Calls for CUDA only: the rows, the widths and the activation of each. They have more tiles of 64 rows than half, all
-and twice the SMs of an H200, because the op uses different kernels at these row counts."""
+"""Calls for CUDA only: the rows, the widths and the activation of each. The numbers of 64-row tiles exceed, in
+this order, half, once and twice the number of SMs of an H200. The op uses a different kernel in each case."""
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:

@@ -31,8 +31,8 @@ _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "P
 started for the next process."""
 
 _LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""Variables with a prefix in `_AT_IMPORT` that torch reads only when it needs them. torch also sets them itself, so a
-change of them starts no new server."""
+"""Variables with a prefix in `_AT_IMPORT` that torch does not read during its import. torch also sets these variables
+itself, so a change does not start a new server."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 

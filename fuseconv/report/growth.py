@@ -53,7 +53,7 @@ class Verdict:
         node: the first node that differs. None if the node was not found.
         rule: the rule to blame. None if no rule is to blame.
         detail: the finding in words. May be empty.
-        limit: whether only special values differ, and differ without fusions as well.
+        limit: whether the difference is a limit of a runtime: only special values differ, even without fusions.
     """
 
     __pydantic_config__ = ConfigDict(extra="ignore")

@@ -35,7 +35,7 @@ is the mean of this value and the shares that earlier graphs saved."""
 
 MARGIN = 1.5
 """A graph replaces other graphs only if it saves more than this multiple of the time that they save, so that two shapes
-do not evict each other by turns."""
+do not evict each other alternately."""
 
 HALF_LIFE = 2048
 """The number of calls after which the counts of earlier calls are halved."""
@@ -78,7 +78,7 @@ class _Shape:
         size: the size of the graph in bytes. None if there is no graph.
         trials: two trials of the graph, for calls without and with contention from other streams. Empty without a
             graph.
-        left: for each trial, the number of calls until it is repeated.
+        left: for each trial, the number of calls until the trial is repeated.
         banned: the number of calls until the shape may be captured again, after its graph was slower or did not fit.
             0 if it may be captured now.
     """

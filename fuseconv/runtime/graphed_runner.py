@@ -104,7 +104,7 @@ class GraphedRunner:
             return self._call(inputs)
 
     def _call(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Makes one call as the policy decides. Calls the runner directly while the caller captures a graph itself."""
+        """Makes one call as the policy decides. Calls the runner directly if the caller is capturing a graph."""
         at = time.perf_counter()
         if torch.cuda.is_current_stream_capturing():
             return self._runner(*inputs)
@@ -228,7 +228,7 @@ class GraphedRunner:
             )
 
     def _current_stream(self) -> torch.cuda.Stream:
-        """Returns the current stream, as the same object as at the last replay if the stream is the same."""
+        """Returns the current stream. Reuses the stream object of the last replay if the stream has not changed."""
         is_last = torch._C._cuda_getCurrentStream(self._device) == self._last_handle
         return self._last if is_last and self._last is not None else torch.cuda.current_stream()
 

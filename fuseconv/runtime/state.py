@@ -15,7 +15,7 @@ def zero_state(contract: Contract, **sizes: int) -> dict[str, torch.Tensor]:
     """Returns the initial state: a tensor of zeros for each state input, by the input's name.
 
     Args:
-        contract: the contract.
+        contract: the contract, which declares the state inputs.
         sizes: the size of each dim of the state, for example `batch=2`.
 
     Raises:
@@ -43,7 +43,7 @@ def next_state(contract: Contract, outputs: Any) -> dict[str, torch.Tensor]:
     """Returns the state for the next call, by input name.
 
     Args:
-        contract: the contract.
+        contract: the contract, which declares which outputs become which state inputs.
         outputs: the outputs of the call: a single tensor, or a sequence with one tensor per output.
     """
     tensors = (outputs,) if len(contract.outputs) == 1 else tuple(outputs)

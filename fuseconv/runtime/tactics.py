@@ -33,7 +33,7 @@ from fuseconv.untrusted.files import read_plain
 FILE = "tuning.json"
 
 SECONDS = 60.0
-"""The default time limit of the calls, in seconds. The calls are spread over the ranges, whatever their number."""
+"""The default time limit of the calls, in seconds. The calls are spread over the contract's ranges."""
 
 FORMAT = "fuseconv tuning 1"
 

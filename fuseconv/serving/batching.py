@@ -69,7 +69,7 @@ class Batcher(Generic[Item, Result]):
 
         Args:
             call: runs a batch, and returns one result per request, in the order of the requests.
-            limits: the limits.
+            limits: the batch size, delay, queue length, timeout and number of workers.
             observe: called for each batch with its number of requests, its number of rows, and the seconds that its
                 first request waited.
         """

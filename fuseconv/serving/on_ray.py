@@ -103,8 +103,8 @@ class Replica:
         """Replaces the weights of each model that the configuration names, while calls continue.
 
         Raises:
-            FuseconvError: a bundle does not load, or belongs to another model. The weights of the model that it was
-                meant for are unchanged.
+            FuseconvError: a bundle does not load, or belongs to another model. The model for which the configuration
+                names the bundle keeps its weights.
         """
         for name, path in user_config.get("bundles", {}).items():
             await self._service.model(name).swap(Path(path).absolute())

@@ -105,8 +105,8 @@ def configuration(
     Args:
         name: the name of the model.
         backend: the fields that select the backend: `backend`, and for some backends `platform`.
-        inputs: the inputs.
-        outputs: the outputs.
+        inputs: the name, datatype and shape of each input.
+        outputs: the name, datatype and shape of each output.
         how: the batch limit and the preferred batch sizes, from `batching`.
         device: `cpu` or `cuda`.
         instances: the number of copies of the model that Triton loads, or for `cuda` the number of copies per GPU.
