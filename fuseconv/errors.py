@@ -87,7 +87,9 @@ class FrozenError(FuseconvError):
 
 
 class SlowerError(FuseconvError):
-    """A bundle is slower than a peer, which is another way to run the model, such as torch.compile.
+    """A bundle is slower than a peer that the caller requires the bundle to match.
+
+    A peer is another way to run the model, such as torch.compile.
 
     Args:
         what: what went wrong, in one sentence.

@@ -105,9 +105,10 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result with several ops if the gradient needs an intermediate value of the fused op, else None.
+    """Computes the result with several ops, or returns None if the gradient can be computed from the fused op.
 
-    The intermediate value is the activation's input or, if the residual is added last, the activation's result.
+    The gradient may require an intermediate value that the fused op does not return: the activation's input or, if
+    the residual is added last, the activation's result.
     """
     last = a.residual is not None and not a.residual_first
     if a.act == "none" or (a.act in FROM_RESULT and not last):

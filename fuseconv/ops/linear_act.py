@@ -52,9 +52,10 @@ def reference(
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result with several ops if the gradient needs an intermediate value of the fused op, else None.
+    """Computes the result with several ops, or returns None if the gradient can be computed from the fused op.
 
-    The intermediate value is the activation's input or, if there is a residual, the activation's result.
+    The gradient may require an intermediate value that the fused op does not return: the activation's input or, if
+    there is a residual, the activation's result.
     """
     if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None

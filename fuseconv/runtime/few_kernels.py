@@ -2,6 +2,7 @@
 
 A tactic is a kernel choice for one problem: a backend and its configuration. A family is all problems that differ only
 in one size.
+
 Where several tactics differ by less than the measurement noise, the fastest one changes from size to size by chance.
 CUDA loads a kernel at its first launch, which takes milliseconds. A model that launches a different kernel at each size
 is therefore slow at each new size.

@@ -93,7 +93,8 @@ class Recorder:
     """Captures calls of a runner on the current device, all in one memory pool.
 
     Attributes:
-        pool: the handle of the memory pool. torch frees the pool with its last graph. Call `renew` after that.
+        pool: the handle of the memory pool. torch frees the pool together with the last graph in the pool. Call `renew`
+            afterwards.
     """
 
     def __init__(self, runner: Runner) -> None:

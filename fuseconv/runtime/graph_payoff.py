@@ -34,7 +34,7 @@ PRIOR_SAVING = 0.5
 is the mean of this value and the shares that earlier graphs saved."""
 
 MARGIN = 1.5
-"""A graph replaces other graphs only if it saves more than this multiple of the time that they save, so that two shapes
+"""A graph replaces other graphs only if it saves more than this multiple of the others' savings, so that two shapes
 do not evict each other alternately."""
 
 HALF_LIFE = 2048
@@ -236,7 +236,7 @@ class WhenItPays(Generic[K]):
         self._shapes = {key: x for key, x in self._shapes.items() if x.calls >= 1 or x.size is not None}
 
     def _graphed(self, shape: _Shape, contended: bool) -> Step:
-        """Returns how to make a call that has a graph: as the graph's trial requests, or the faster way after it."""
+        """Returns how to make a call that has a graph: as the graph's trial requests, and afterwards the faster way."""
         shape.left[contended] -= 1
         if shape.left[contended] == 0:
             shape.left[contended], shape.trials[contended] = AGAIN, Trial()

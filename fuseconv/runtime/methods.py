@@ -1,4 +1,4 @@
-"""Loads a bundle of one or several methods. If there are several, each is a model with its own contract and target."""
+"""Loads a bundle of one or several methods. Each method is loaded as a model with its own contract and target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fuseconv.runtime.model import Model, choose_target, load_target
 
 
 class Methods:
-    """A loaded bundle of several methods. Each method is an attribute, called like the method it was converted from.
+    """A loaded bundle of several methods. Each method is an attribute that is called like the original method.
 
     Attributes:
         methods: the models by the names of the methods.
