@@ -1,9 +1,10 @@
-// Norms of rows that lie across memory, such as the rows of x.transpose(1, 2). In memory, the elements of a row are not
-// adjacent; the elements of neighboring rows are.
+// Computes the norms of rows that lie across memory, such as the rows of x.transpose(1, 2): adjacent elements in memory
+// belong to neighboring rows, and not to the same row.
 //
-// A block copies the elements of kTile neighboring rows to shared memory in memory order, so that x is read once. A
-// thread always copies elements of the same rows and accumulates their moments at the same time. Then each warp writes
-// 64 columns of several rows, two columns per thread, so that y, whose rows are dense, is written in whole cache lines.
+// A block copies the elements of kTile neighboring rows to shared memory in memory order, so that x is read once. Each
+// thread copies elements of the same few rows throughout, and accumulates the sums for the moments of these rows at the
+// same time. Then each warp writes 64 columns of several rows, two columns per thread, so that y, whose rows are dense,
+// is written in whole cache lines.
 #pragma once
 
 #include <utility>
@@ -23,21 +24,23 @@ inline constexpr int kRowsAtOnce = 8;  // the rows whose stores are independent
 template <class T>
 inline constexpr int kAcrossRun = 8 / sizeof(T);
 
-// A loop over rows whose last axis is along memory in x, and also in the other operands that are set here.
+// Describes the layout of the operands. The last axis of the loop over rows has stride 1 in x, and also in each of the
+// other operands whose flag is set here.
 struct Across {
   bool residual, sum;
   bool pairs;     // whether two columns of dense rows can be stored at once
   int64_t tiles;  // the number of tiles along the last axis
 };
 
-// Returns the position of an element in shared memory. Neither the rows nor the columns of a warp share banks.
+// Returns the position of an element in shared memory. A warp has no bank conflicts, whether it accesses a row or a
+// column.
 template <int kTile>
 __device__ __forceinline__ int tile_place(int row, int column) {
   return column * kTile + (row ^ (column & (kTile - 1)));
 }
 
-// Computes the moments of kTile rows from the threads' sums over their columns. The sums are over distances to the
-// origins. Thread t holds kSize rows, starting at row t % (kTile / kSize) * kSize.
+// Computes the moments of kTile rows from each thread's sums over its columns. The sums are of distances from the
+// origins of the rows. Thread t has the sums of kSize rows, from row t % (kTile / kSize) * kSize on.
 template <class T, int kTile, int kSize, int kThreads>
 __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T> (&sums)[kSize][2],
                                                 const Compute<T> (&origins)[kSize], Moments<Compute<T>>* moments) {
@@ -74,7 +77,7 @@ __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T>
   __syncthreads();
 }
 
-// Requires that runs of kSize rows are aligned in every operand that is read or written across.
+// Computes the norms of kTile rows. Runs of kSize rows must be aligned in every operand that lies across memory.
 template <class T, int kTile, int kSize, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     norm_across(const __grid_constant__ NormArguments<T> a, const __grid_constant__ Across across) {
@@ -90,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   int64_t offsets[4];
   row_offsets(a.rows, outer * a.rows.sizes[axis] + first, offsets);
 
-  if (a.residual != nullptr && !across.residual) {  // the rows of the residual are dense, or nearly
+  if (a.residual != nullptr && !across.residual) {  // the rows of the residual do not lie across memory
     for (int r = warp; r < rows; r += kWarps) {
       const T* const residual = a.residual + offsets[2] + r * a.rows.strides[2][axis];
 #pragma unroll 8
@@ -108,7 +111,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   A origins[kSize] = {};
   Total<T> sums[kSize][2] = {};
   if (active) {
-    // f16, bf16 and f64 measure distances from the first element of a row; f32 measures them from 0, in f64.
+    // The origin of a row is its first element in f16, bf16 and f64. In f32 the origin is 0, because its sums are in
+    // f64.
     if (a.norm.centred && !std::is_same_v<T, float>) {
       A added[kSize] = {};
       widen_run(load_run<kSize>(x_at), origins);
@@ -161,7 +165,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     }
   }
 
-  // A warp takes a strip of 64 columns of several rows at a time. The weights of the first strip are loaded ahead.
+  // A warp processes a strip of 64 columns of several rows at a time. The weight and bias of the first strip are loaded
+  // in advance.
   const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce, items = groups * ((columns + 63) / 64);
   A scale[2], shift[2];
   const auto load_affine = [&](int column) {
@@ -233,14 +238,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   }
 }
 
-// Returns whether the rows of an operand lie side by side: its last axis of rows is along memory, its columns are not.
+// Returns whether the rows of an operand lie across memory: its last axis of rows has stride 1, and its columns have
+// another stride.
 template <class T>
 bool lies_across(const NormArguments<T>& a, int operand) {
   const int axis = a.rows.rank - 1;
   return a.rows.sizes[axis] > 1 && a.rows.strides[operand][axis] == 1 && a.column_strides[operand] != 1;
 }
 
-// Returns whether runs of rows are aligned.
+// Returns whether runs of neighboring rows start at aligned addresses.
 template <class T>
 bool has_aligned_runs(const NormArguments<T>& a, int operand, const T* data) {
   constexpr int kSize = kAcrossRun<T>;

@@ -27,7 +27,7 @@ struct NormArguments {
 
 template <class T>
 NormArguments<T> arguments_of(const Norm& norm) {
-  // In the loop, x stands in for missing operands; their pointers stay null.
+  // In the loop, x takes the place of missing operands. Their pointers stay null.
   const In operands[4] = {norm.y, norm.x, norm.residual ? *norm.residual : norm.x, norm.sum ? In(*norm.sum) : norm.x};
   const auto data = [](const std::optional<In>& tensor) {
     return tensor ? static_cast<const T*>(tensor->data) : nullptr;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPiece = 65536;  // the minimum number of row elements that one thread adds
 constexpr int64_t kMaxPieces = 64;
-constexpr int64_t kRowsInOneSum = 32;  // rows in one sum of the compute type; longer sums add these in f64
+constexpr int64_t kRowsInOneSum = 32;  // at most this many rows are added in the compute type; the totals are in f64
 
 template <class T>
 struct GradientRows {

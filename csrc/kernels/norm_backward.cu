@@ -1,7 +1,7 @@
 // The gradients of kernels/norm_backward.h on CUDA.
 //
-// A block iterates over rows in grid strides and keeps its column sums, in registers if its rows are in registers. It
-// writes the sums to scratch memory, and a second kernel adds the sums of all blocks.
+// A block iterates over rows in grid-stride order and accumulates column sums, which stay in registers if its rows do.
+// The block writes its sums to a scratch buffer, and a second kernel adds the sums of all blocks.
 #include "kernels/norm_backward.h"
 
 #include "kernels/moments.cuh"
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   Group<Threads> group;
   A weight_sum[Chunks][kSize] = {};
   A bias_sum[Chunks][kSize] = {};
-  // The sums leave registers for only a few rows at a time, so the next rows are loaded while the current rows are
-  // computed. Past the last row, the gradient is 0.
+  // Because the sums occupy most registers, only a few rows are in flight. Therefore the next rows are loaded while the
+  // current rows are computed. Past the last row, the gradient is 0.
   Run<T> next_x[Chunks], next_grad[Chunks];
   const auto fetch = [&](int64_t index) {
     int64_t offsets[4];
@@ -134,7 +134,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Handles rows of any length and strides, one block per row. The column sums of a block stay in `partial`.
+// Computes the gradients for rows of any length and with any strides, one block per row. The column sums of a block are
+// accumulated in `partial`.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __grid_constant__ GradientArguments<T> a) {
   using A = Compute<T>;
@@ -204,7 +205,8 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   }
 }
 
-// Returns the number of blocks that the device can hold at once. More blocks would only produce more sums to add.
+// Returns the number of blocks that can be resident on the device at once. More blocks would only produce more sums to
+// add.
 template <class Kernel>
 int64_t resident_blocks(Kernel kernel, int threads) {
   int device, processors, blocks;

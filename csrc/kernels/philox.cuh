@@ -1,4 +1,4 @@
-// The dropout factors of kernels/philox.h as an operand of kernels/pointwise.cuh.
+// Makes the dropout factors of kernels/philox.h an operand of kernels/pointwise.cuh.
 #pragma once
 
 #include "core/coarse.cuh"
@@ -35,7 +35,7 @@ struct KeepFactorOperand {
     Vector<A, Size> result;
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
-      // This avoids a runtime index into the words, which would put the words in local memory.
+      // The word is selected without indexing the array at run time, which would place the words in local memory.
       uint32_t word = words[i / 2];
 #pragma unroll
       for (int other = 1; other < 8 / Size; ++other) {

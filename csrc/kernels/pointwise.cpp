@@ -8,7 +8,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-// The minimum number of elements per thread: a piece must take longer than waking the thread.
+// The minimum number of elements per thread. Computing them must take longer than waking the thread.
 constexpr int64_t kGrain = 16384;
 
 template <class T>

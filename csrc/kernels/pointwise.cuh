@@ -1,9 +1,9 @@
 // Computes y = formula(x...), elementwise with broadcasting, over tensors with any strides.
 //
-// There is one kernel. A thread takes runs along the innermost axis. A run has 16 bytes if every operand is aligned and
-// is dense or constant along that axis. Otherwise a run is one element, and a thread takes several, so that many loads
-// are in flight. Indices have 32 bits: a larger loop is cut into slabs. Formulas of f16 and bf16 are computed with
-// core/coarse.cuh.
+// One kernel template serves all formulas and layouts. A thread computes runs along the innermost axis. A run has 16
+// bytes if every operand is aligned and is dense or constant along that axis. Otherwise a run is one element, and a
+// thread computes several runs, so that many loads are in flight. Indices have 32 bits, so a larger loop is cut into
+// slabs. Formulas of f16 and bf16 are computed with core/coarse.cuh.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ namespace fuseconv::cuda {
 
 inline constexpr int kPointwiseThreads = 128;
 
-// The number of runs per thread. For 16-byte runs, one is best: more runs take registers with which other threads could
-// have loads in flight, and leave fewer threads for a small tensor. A formula with a member kCostly, and any formula in
-// f64, takes two runs, which share the formula's constants.
+// The number of runs per thread. For 16-byte runs, one run is best: more runs need registers that other threads could
+// use for loads in flight, and leave fewer threads for a small tensor. A formula that is compute-bound, because it has
+// a member kCostly or is computed in f64, gets two runs, which share the formula's constants.
 template <class Formula, class T, int Size>
 inline constexpr int kPointwiseUnroll = Size == 1                                          ? 4
                                         : sizeof(T) == 8 || requires { Formula::kCostly; } ? 2
@@ -115,8 +115,8 @@ const void* memory_of(const Source&) {
   return nullptr;
 }
 
-// Calls body(slab, start offset in each operand) for the parts of a loop that 32-bit indices can traverse in runs of
-// `run` elements. Usually there is one part, the whole loop.
+// Cuts a loop into slabs that 32-bit indices can traverse in runs of `run` elements, and calls body(slab, start offset
+// in each operand) for each. Usually the only slab is the whole loop.
 template <class Body>
 void in_slabs(const Loop& loop, int operands, int run, std::array<int64_t, kMaxOperands> offsets, const Body& body) {
   if (fits_32_bits(loop, operands, run)) {
@@ -151,8 +151,8 @@ void launch_pointwise(CudaHost& host, const Loop& loop, const Formula& formula, 
 }
 
 // Inputs are tensors, or operands that compute values from row-major indices (kernels/philox.cuh). `fast` is the
-// formula for aligned runs. `general` computes the same for all other tensors; it may look up at run time what is a
-// compile-time constant of `fast`.
+// formula for aligned runs. `general` computes the same for all other layouts; it may look up at run time what `fast`
+// has as a compile-time constant.
 template <class Fast, class General, class... Inputs>
 void pointwise_in_order(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   static_assert(sizeof...(Inputs) < kMaxOperands);
@@ -177,7 +177,7 @@ void pointwise_in_order(CudaHost& host, const Fast& fast, const General& general
   });
 }
 
-// The same as pointwise_in_order, but copies transposed tensors first.
+// Does the same as pointwise_in_order, but first copies inputs with another innermost dim than y into the layout of y.
 template <class Fast, class General, class... Inputs>
 void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   const auto ordered = [&](const auto& input) {

@@ -17,9 +17,9 @@ constexpr int64_t kTerms = 16;  // terms in one partial sum of a column
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The work is cut into tasks. A task is a tile of results along the innermost kept axis, times a chunk of the terms of
-// each result. When reducing by rows, a tile is one result whose terms are read in runs. When reducing by columns, a
-// tile is a block of results that is read term by term.
+// The work is cut into tasks. A task adds a chunk of the terms of each result in a tile, which contains results along
+// the innermost kept axis. When reducing by rows, a tile is one result, whose terms are read in runs. When reducing by
+// columns, a tile is a block of results, and term i of all of them is read before term i + 1.
 template <class T>
 struct Reduction {
   using A = Compute<T>;
@@ -42,7 +42,7 @@ struct Reduction {
       : loops(l), y(y), x(x), formula(f), results(l.kept.count()), terms(l.taken.count()), partial(nullptr) {
     const int64_t kept_size = l.kept.sizes[l.kept.rank - 1], kept_stride = l.kept.strides[1][l.kept.rank - 1];
     const int64_t taken_size = l.taken.sizes[l.taken.rank - 1], taken_stride = l.taken.strides[0][l.taken.rank - 1];
-    // Reads long runs along the denser axis, or along the longer axis if one of the two is short.
+    // Runs are read along the axis with the smaller stride if both axes are long, and otherwise along the longer axis.
     const bool both_long = std::min(kept_size, taken_size) >= 32;
     by_rows = both_long ? taken_stride <= kept_stride : taken_size >= kept_size;
     tile = by_rows ? 1 : std::min(kBlock, kept_size);
@@ -62,7 +62,7 @@ struct Reduction {
     }
   }
 
-  // Adds `count` tiles, starting with the tile of result `first`.
+  // Adds the terms of chunk `index` for `count` tiles, starting with the tile of result `first`.
   void sum_chunk(int64_t index, int64_t first, int64_t count) const {
     double totals[kBlock];
     const int64_t start = index * chunk, stop = std::min(terms, start + chunk);

@@ -1,9 +1,10 @@
 // The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
 //
-// If the elements of one sum are adjacent in memory, a group of threads adds them: 1 to 32 threads, or a block if rows
-// are long or few. Otherwise adjacent threads compute adjacent sums. Both variants read 16 bytes at a time if runs are
-// aligned. If there are too few sums to occupy all SMs, each sum is cut into several parts. The sums of the parts go
-// through scratch memory to a second launch of the same kernels. The order of the additions is the same on every run.
+// If the elements of one sum are adjacent in memory ("by rows"), a group of threads adds them: 1 to 32 threads, or a
+// block if rows are long or few. Otherwise ("by columns"), adjacent threads compute adjacent sums. Both variants read
+// 16 bytes at a time if runs are aligned. If there are too few sums to occupy all SMs, each sum is cut into several
+// parts. The sums of the parts are written to a scratch buffer, and a second launch of the same kernels adds them. The
+// order of the additions is the same on every run.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +21,14 @@ namespace fuseconv::cuda {
 
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceUnroll = 4;
-// steps of kReduceUnroll runs, added in the compute type before they are added to the total
+// the number of steps, of kReduceUnroll runs each, that are added in the compute type before the sum is added to the
+// total
 inline constexpr int kReduceSteps = 8;
 inline constexpr int kBlocksPerProcessor = 8;
 
-// Reduces elements of X to results of T, or to partial sums if there are several parts. Totals are in f64: they need
-// few additions, and a result is then as accurate as its own rounding.
+// The arguments of a reduction of elements of type X to results of type T, or to partial sums if there are several
+// parts. Totals are in f64, which costs little because they need few additions, and makes a result as accurate as its
+// own rounding.
 template <class X, class T, class Index>
 struct ReduceArguments {
   IndexSpace<Index, 2> kept;   // operands: y, x; in runs if x is read by columns
@@ -35,7 +38,7 @@ struct ReduceArguments {
   int64_t terms;     // the number of elements in a sum
   Index taken_runs;  // the number of whole runs
   Index part;        // the number of runs in a part
-  int32_t group;     // the number of threads side by side
+  int32_t group;     // the number of adjacent threads that add one row, or that compute adjacent sums
   const X* x;
   T* y;
   double* parts;  // [parts, sums], or null
@@ -48,8 +51,9 @@ __device__ __forceinline__ A term_of(A x) {
   return t;
 }
 
-// Adds every `stride`-th run of [begin, end), where `at(run)` returns the address of a run. Adds elementwise to as many
-// totals as a run has elements, or adds everything to one total.
+// Adds the terms of every `stride`-th run of [begin, end), where `at(run)` returns the address of a run. If there are
+// as many totals as elements in a run, adds each element to its own total; if there is one total, adds all elements to
+// it.
 template <class Formula, int Size, class X, class Index, int Totals, class At>
 __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Totals]) {
   static_assert(Totals == 1 || Totals == Size);
@@ -203,7 +207,8 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-// Adds the sums of the parts. If there are very many parts, the addition is itself cut into parts.
+// The formula by which the second launch adds the sums of the parts. If there are very many parts, their addition is
+// itself cut into parts.
 template <class Formula>
 struct SumOfParts {
   using Self = SumOfParts;
@@ -231,8 +236,8 @@ inline bool is_by_rows(const ReductionLoops& loops) {
   return loops.kept.count() == 1 || distance(loops.taken, 0) <= distance(loops.kept, 1);
 }
 
-// Returns whether all runs of x are aligned: the runs of the loop that is read in runs, and their start positions in
-// the other loop.
+// Returns whether all runs of x are aligned, at every position of both loops. If `by_rows`, runs lie along the reduced
+// axes, otherwise along the kept axes.
 template <class X>
 bool has_aligned_runs(const ReductionLoops& loops, bool by_rows, const X* x) {
   const Loop& runs = by_rows ? loops.taken : loops.kept;

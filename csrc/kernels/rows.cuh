@@ -1,5 +1,5 @@
-// Rows of tensors on CUDA: their addresses, groups of threads that hold a row in registers, and reductions over a
-// group.
+// Functions for kernels over rows on CUDA: the addresses of rows, groups of threads that hold a row in registers, and
+// reductions over a group.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ struct Larger {
   }
 };
 
-// Combines values over the Threads threads of a row, which are part of a warp or a block. Each thread gets the result.
-// All threads of the block must call it together.
+// The group of Threads threads that processes a row: a part of a warp, or the whole block. `reduce` combines the values
+// of the group's threads and gives each thread the result. All threads of the block must call it together.
 template <int Threads>
 class Group {
  public:
@@ -55,9 +55,9 @@ class Group {
   __device__ __forceinline__ void reduce(Combine combine, A (&values)[N]) {
     combine_lanes<(Threads < 32 ? Threads : 32)>(combine, values);
     if constexpr (Threads > 32) {
-      // Two slots alternate, so one barrier is enough: the next barrier comes before a slot is written again. Each warp
-      // combines the values of all warps across its lanes; a sequential loop would take as many steps as there are
-      // warps.
+      // Two buffers alternate, so that one barrier per reduction suffices: there is another barrier before a buffer is
+      // written again. Each warp combines the values of all warps across its lanes, because a sequential loop would
+      // take as many steps as there are warps.
       constexpr int kWarps = Threads / 32;
       __shared__ A partial[2][N][kWarps];
       A(&place)[N][kWarps] = partial[turn_];
@@ -100,20 +100,20 @@ class Group {
   int turn_ = 0;
 };
 
-// The number of threads in a block whose rows are held by groups of Threads, and the number of rows that a block holds
-// at a time.
+// The number of threads in a block if a group of Threads threads holds a row, and the number of rows that such a block
+// holds at a time.
 template <int Threads>
 inline constexpr int kRowBlock = Threads > 32 ? Threads : 128;
 template <int Threads>
 inline constexpr int kRowsPerBlock = kRowBlock<Threads> / Threads;
 
-// The number of blocks per SM that leaves a thread registers for `Bytes` bytes and `More` others. Without this bound
-// the compiler uses all registers, and too few rows are in flight.
+// The number of resident blocks per SM for which a thread has registers for `Bytes` bytes and `More` further registers.
+// Without this bound, the compiler uses all registers, and too few rows are in flight.
 template <int Threads, int Bytes, int More = 48>
 inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + More) * kRowBlock<Threads>));
 
-// The row of a group in a grid with one row per group, and whether the group has a row. A group without a row repeats
-// the last row. A loop over rows would need more registers.
+// The row of a group in a grid with one group per row. `active` is false for a group without a row, which repeats the
+// last row. A kernel with one row per group needs fewer registers than a loop over rows.
 struct GroupRow {
   int64_t index;
   bool active;
@@ -143,8 +143,8 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
   }
 }
 
-// Loads a row into the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row,
-// the value is `outside`.
+// Loads a row into the registers of a group. A thread holds Chunks runs, which are Threads runs apart. Elements past
+// the end of the row get the value `outside`.
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {

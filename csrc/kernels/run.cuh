@@ -1,8 +1,8 @@
-// Runs are adjacent elements that a thread reads or writes with one instruction.
+// Defines runs: adjacent elements that a thread reads or writes with one instruction.
 //
-// A run is kept as the words in memory until it is used in a computation. Unpacking 16-bit elements when they are
-// loaded would cost three instructions per pair instead of two, one more for each element that may have to be replaced
-// by zero, and a wait at each load.
+// A run stays in registers as the words loaded from memory until it is used in a computation. Unpacking 16-bit elements
+// at the load would cost three instructions per pair instead of two, one more instruction for each element that may
+// have to be replaced by zero, and a wait at each load.
 #pragma once
 
 #include <cstring>
@@ -30,13 +30,13 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return load_run<kVectorSize<T>>(x);
 }
 
-// Returns whether this many bytes are too large for L2 to be useful: more than the L2 of a Hopper GPU.
+// Returns whether a tensor of this many bytes is too large to stay in L2: larger than the L2 of a Hopper GPU.
 inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 
-// Returns the same pointer with an access property. It is for a large tensor whose every cache line is read once while
-// another tensor is written: L2 keeps the tensor's lines longer than the lines of the result. The lines are not used
-// again, but a norm takes 3 to 4 % less time, probably because results leave L2 sooner (docs/performance.md, "What made
-// the difference").
+// Returns the pointer x, if `large` with the property that L2 keeps the lines of x longer than the lines of the result.
+// This is for a large tensor of which each cache line is read once while another tensor is written. The lines are not
+// used again, but a norm takes 3 to 4 % less time, probably because results leave L2 sooner (docs/performance.md, "What
+// made the difference").
 template <class T>
 __device__ __forceinline__ const T* read_once(const T* x, bool large) {
   using Property = ::cuda::access_property;

@@ -45,7 +45,7 @@ struct SoftmaxRows {
     }
   }
 
-  // Sets s to y + mask and returns the maximum.
+  // Writes y + mask of one row to s, and returns the maximum.
   A load_row(const T* y, int64_t mask_offset, A* s) const {
     alignas(64) A y_block[kBlock], mask_block[kBlock];
     A largest = -std::numeric_limits<A>::infinity();

@@ -103,15 +103,16 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   });
 }
 
-// The maximum of some scores, and the sum of the exponentials of their differences from `pivot`. The pivot is the
-// maximum, or 0 as long as all scores are -inf, so that these scores add 0.
+// The state of a softmax over some scores: their maximum, and the sum of exp(score - pivot). The pivot is the maximum,
+// or 0 as long as all scores are -inf, so that these scores add 0 to the sum.
 template <class A>
 struct Online {
   A largest = A(-INFINITY);
   A sum = 0;
 
   Online() = default;
-  // Initializes from one score. x - x is 0, or NaN if exp(x - x) is NaN.
+  // Initializes the state from one score. x - x stands for exp(x - x) - 1: it is 0 for a finite score and otherwise
+  // NaN.
   __device__ __forceinline__ explicit Online(A x) : largest(x), sum(x == A(-INFINITY) ? A(0) : A(1) + (x - x)) {}
 
   __device__ __forceinline__ A pivot() const { return largest == A(-INFINITY) ? A(0) : largest; }
@@ -123,7 +124,8 @@ struct Online {
   }
 
  private:
-  // Rescales the sum to a larger pivot. A sum without scores may also be given a larger pivot.
+  // Returns the sum rescaled to the pivot `to`, which is not smaller than the present pivot, or 0 if all scores are
+  // -inf.
   __device__ __forceinline__ A scaled(A to) const { return largest == A(-INFINITY) ? A(0) : sum * exp(largest - to); }
 };
 

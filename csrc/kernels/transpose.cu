@@ -10,8 +10,8 @@
 namespace fuseconv::cuda {
 namespace {
 
-constexpr int64_t kSmall = 16;             // shorter lines are copied element by element
-constexpr int64_t kFewElements = 1 << 14;  // with fewer elements, two kernels would take longer
+constexpr int64_t kSmall = 16;             // tensors with a shorter axis are copied element by element
+constexpr int64_t kFewElements = 1 << 14;  // with fewer elements, a separate copy does not pay off
 
 std::optional<Transposition> transposition(In x, In y) {
   const Loop loop = element_loop({const_cast<void*>(y.data), y.dtype, y.rank, y.sizes, y.strides}, {x});
@@ -29,7 +29,7 @@ std::optional<Transposition> transposition(In x, In y) {
   return t;
 }
 
-// Returns whether words of lines can be accessed at once.
+// Returns whether all words along the dense axis of an operand are aligned, so that a thread can access each at once.
 template <class T>
 bool has_words(const void* data, const Loop& outer, int operand, int64_t step, int64_t length) {
   constexpr int kElements = TransposedTile<T>::kElements;

@@ -11,7 +11,8 @@ namespace fuseconv::cuda {
 // shared memory, so that both are accessed along their innermost dim.
 void copy(CudaHost& host, In x, Out y);
 
-// Returns whether different dims are innermost in x and y, which have the same sizes.
+// Returns whether different dims are innermost in x and y, which have the same sizes, and both dims are long enough for
+// a copy through shared memory.
 bool is_transposed(In x, In y);
 
 // Returns x in the layout of y. If different dims are innermost in x and y, copies x into a scratch buffer, because a

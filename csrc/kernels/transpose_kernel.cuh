@@ -2,9 +2,9 @@
 //
 // Tiles are read along the rows of x and written along the columns of y, in words of 4 bytes or more. For elements of 4
 // and 8 bytes, a block loops over tiles and loads the words of its next tile from memory to registers while it writes
-// the current tile. For elements of 2 bytes, a block has one tile, because more blocks at a time outweigh waiting for
-// the loads. (bench/results/h200_transpose_variants.json gives the share of a copy's bandwidth: f32 69 % to 93 %
-// instead of 54 % to 72 %, but f16 38 % to 72 % instead of 51 % to 82 %.)
+// the current tile. For elements of 2 bytes, a block copies only one tile, because having more blocks in flight
+// outweighs the wait for the loads. (bench/results/h200_transpose_variants.json gives the share of a copy's bandwidth:
+// f32 69 % to 93 % instead of 54 % to 72 %, but f16 38 % to 72 % instead of 51 % to 82 %.)
 #pragma once
 
 #include "core/layout.h"
@@ -19,7 +19,8 @@ struct Transposition {
   int64_t x_step, y_step;  // the step of x from column to column, and of y from row to row
 };
 
-// A word holds kElements elements of T: two if they have 16 bits. A line of a tile has one word per lane.
+// The shape of a tile. A word contains kElements elements of type T: two if T has 16 bits, otherwise one. A line of a
+// tile has one word per lane of a warp.
 template <class T>
 struct TransposedTile {
   using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kTransposeWarps * 32, kTransposeBlocks)
   static_assert(sizeof(T) >= 4);
   using Tile = TransposedTile<T>;
   constexpr int kLines = Tile::kColumns / kTransposeWarps;
-  // The two tiles are written alternately, so that one barrier per tile suffices.
+  // Two tiles in shared memory alternate, so that one barrier per tile suffices.
   __shared__ T tiles[2][Tile::kColumns][32 + 1];
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
   T words[kLines];

@@ -28,8 +28,8 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Checks the hash of the manifest. It is the hash of the text without the line that contains the hash. The text is
-// canonical: keys are sorted, one per line.
+// Checks that the manifest has the SHA-256 hash that it states. This is the hash of the text without the line that
+// contains the hash. The text is canonical: keys are sorted, one per line.
 void check_own_hash(const std::string& text, const std::string& hash, const fs::path& path) {
   const std::string line = " \"manifest_sha256\": \"" + hash + "\",\n";
   const size_t place = text.find(line);
@@ -63,7 +63,7 @@ File measure(const fs::path& path) {
   return {sum.digest(), size};
 }
 
-// Finds every file and every empty folder, by its name in the bundle.
+// Adds every file and every empty folder below `folder` to `found`, by its path relative to the bundle.
 void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const fs::file_status status = entry.symlink_status();
@@ -110,7 +110,7 @@ void compare(const fs::path& folder, const nlohmann::json& files) {
   }
 }
 
-// Checks the weights of a method, which the manifest of the whole bundle lists.
+// Checks the weights of a method's bundle, which the manifest of the enclosing bundle lists.
 void check_weights(const fs::path& method) {
   const fs::path bundle = weights_folder(method);
   if (bundle == method) {

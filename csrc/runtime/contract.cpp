@@ -46,11 +46,11 @@ Error violation(const TensorSpec& spec, const std::string& what) {
   return Error(Kind::contract, "input " + spec.name + " " + what, "input " + spec.name, "pass " + to_string(spec));
 }
 
-// Maps a dim to its size and to the input that determined the size.
+// Maps the name of a symbolic dim to its size and to the input that determined the size.
 using Sizes = std::map<std::string, std::pair<int64_t, std::string>>;
 
-// Returns whether the data has as many bytes as the shape and dtype require. Divides, because a product of sizes may
-// overflow.
+// Returns whether the data of a tensor has as many bytes as its shape and dtype require. Divides by the sizes, because
+// their product may overflow.
 bool is_filled(const Tensor& tensor) {
   uint64_t left = tensor.data.size();
   const bool is_empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();

@@ -1,5 +1,6 @@
-// CUDA graphs around a LibTorch call: fuseconv/runtime/graphed_runner.py in C++. docs/adr/0007-cuda-graphs.md describes
-// memory, threads and streams; docs/adr/0018-graph-policy.md describes which shapes are captured.
+// Captures LibTorch calls in CUDA graphs and replays them: fuseconv/runtime/graphed_runner.py in C++.
+// docs/adr/0007-cuda-graphs.md describes memory, threads and streams; docs/adr/0018-graph-policy.md describes which
+// shapes are captured.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/Event.h>
@@ -25,7 +26,7 @@ constexpr size_t kLimit = 64;
 constexpr double kMemoryShare = 0.1;
 constexpr int kWarmUps = 2;
 
-// Returns the number of bytes that the graphs may hold if the user sets no limit: a share of the free memory.
+// Returns the default of the maximum number of bytes that the graphs may hold: a share of the device's free memory.
 int64_t default_memory() {
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
@@ -46,7 +47,7 @@ std::string place(const std::vector<at::Tensor>& tensors) {
   return where;
 }
 
-// Describes a timed call.
+// A timed call whose duration is not yet known.
 struct Timed {
   Shapes shapes;
   bool contended, replayed;
@@ -143,8 +144,8 @@ class Graphs final : public GraphedCall {
   }
 
  private:
-  // Runs the work after the last use of the graphs' memory, and records when this use is over. Uses on one stream are
-  // ordered by the stream, uses on two streams by an event.
+  // Runs work that uses the graphs' memory, ordered on the device after the previous use of this memory, and records an
+  // event after it. The stream itself orders uses on the same stream; the event orders uses on different streams.
   template <typename Work>
   std::vector<at::Tensor> in_turn(const c10::cuda::CUDAStream& stream, const Work& work) {
     if (last_ != stream) {
@@ -172,8 +173,8 @@ class Graphs final : public GraphedCall {
     }
   }
 
-  // Replays a graph. The padding keeps the values that earlier calls wrote. Rows are independent, so these values do
-  // not matter.
+  // Replays a graph on these inputs and returns copies of the outputs. The padding rows of the graph's inputs keep the
+  // values that earlier calls wrote. These values do not matter, because rows are independent.
   std::vector<at::Tensor> replay(Graph& graph, const std::vector<at::Tensor>& inputs, int64_t rows,
                                  const c10::cuda::CUDAStream& stream) {
     if (std::find(graph.streams.begin(), graph.streams.end(), stream) == graph.streams.end()) {
@@ -208,8 +209,8 @@ class Graphs final : public GraphedCall {
     return *std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.shapes == shapes; });
   }
 
-  // Makes a direct call, which also warms up, and then captures the call for later replays if there is room for its
-  // graph.
+  // Makes a direct call, which also serves as the warm-up, and returns its outputs. Then captures the call for later
+  // replays if the policy makes room for its graph.
   std::vector<at::Tensor> capture(const Shapes& shapes, const std::vector<at::Tensor>& inputs, int64_t rows,
                                   const c10::cuda::CUDAStream& stream) {
     Graph graph{shapes, {}, std::make_unique<at::cuda::CUDAGraph>(), {}, {stream}};
@@ -261,7 +262,7 @@ class Graphs final : public GraphedCall {
       return;
     }
     const bool is_alone = graphs_.size() == 1;
-    drop([](const Graph&) { return true; });  // torch frees the memory of a pool only as a whole
+    drop([](const Graph&) { return true; });  // torch frees a pool only as a whole
     if (is_alone && required_) {
       throw Error(Kind::upstream,
                   "the CUDA graph of the call holds " + std::to_string(bytes) + " bytes, but the limit is " +
@@ -281,7 +282,7 @@ class Graphs final : public GraphedCall {
     return sum;
   }
 
-  // Drops graphs while no launch is running.
+  // Drops the graphs for which `chosen` returns true, after the last use of the graphs' memory.
   template <typename Chosen>
   void drop(const Chosen& chosen) {
     if (std::none_of(graphs_.begin(), graphs_.end(), chosen)) {
@@ -294,8 +295,8 @@ class Graphs final : public GraphedCall {
     }
   }
 
-  // Stops all captures. An op that a graph cannot contain fails for every shape, and insufficient memory stays
-  // insufficient.
+  // Stops all captures after one has failed: an op that a graph cannot contain fails for every shape, and memory that
+  // was insufficient remains so. Throws the error if captures are required.
   void give_up(const std::string& why, const std::vector<at::Tensor>& inputs) {
     failure_.emplace(Kind::upstream, "the model cannot be captured in a CUDA graph: " + why, place(inputs),
                      "load with cuda_graphs automatic or off");

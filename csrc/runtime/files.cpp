@@ -20,7 +20,7 @@ std::string user(uid_t uid) {
   return found != nullptr ? found->pw_name : std::to_string(uid);
 }
 
-// Returns whether a group is private to its user: the group has the user's number or name, and no other members.
+// Returns whether a group is private to a user: the group has the user's id or name, and no other members.
 bool is_private(gid_t gid, uid_t uid) {
   const std::string name = user(uid);
   const group* found = getgrgid(gid);

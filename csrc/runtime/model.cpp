@@ -24,13 +24,13 @@ constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "
 
 bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
 
-// Returns an error's message without LibTorch's backtrace, as Python shows it.
+// Returns the message of an exception without LibTorch's backtrace, as Python shows it.
 std::string message(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\nException raised from "));
 }
 
-// Returns the major and minor version, on which formats and ABIs depend.
+// Returns the major and minor numbers of a version, which determine formats and ABIs.
 std::pair<int, int> release(const std::string& version) {
   size_t length = 0;
   const int major = std::stoi(version, &length);
@@ -47,7 +47,8 @@ struct Gpu {
   std::string name;
 };
 
-// Queries the first GPU through the CUDA driver, because no CUDA runtime is loaded yet.
+// Returns the properties of the first GPU. Queries the CUDA driver, because no CUDA runtime is loaded yet. Throws Error
+// of kind upstream if no CUDA device is available.
 Gpu first_gpu(const fs::path& folder) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto call = [&](const char* name, auto... arguments) {
@@ -69,7 +70,8 @@ Gpu first_gpu(const fs::path& folder) {
   return {std::to_string(major) + "." + std::to_string(minor), name.data()};
 }
 
-// Returns the name of the GPU or processor, as in fuseconv/runtime/environment.py.
+// Returns the name of the GPU or the processor, as fuseconv/runtime/environment.py does, or an empty string if the name
+// of the processor is not known.
 std::string device_name(const std::string& device, const fs::path& folder) {
   if (device == "cuda") {
     return first_gpu(folder).name;
@@ -84,7 +86,9 @@ std::string device_name(const std::string& device, const fs::path& folder) {
   return "";
 }
 
-// Returns the wanted target, or the target that was measured fastest on this device, or the first of kPreference.
+// Returns the target to load: the wanted target or, if `wanted` is empty, the target that was measured fastest on this
+// device or, if there is none, the first of kPreference that the bundle contains. Throws Error of kind usage if the
+// bundle does not contain such a target.
 std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
   const auto is_there = [&](const std::string& name) {
     return manifest.targets.contains(name) &&
@@ -162,7 +166,7 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   return reason;
 }
 
-// Returns the libraries that a target calls, in load order.
+// Returns the paths of the libraries that a target calls, in load order. The list is empty for the onnx target.
 std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   std::vector<fs::path> libraries;
   if (target == "onnx-plugin") {

@@ -1,5 +1,5 @@
-// Runs ONNX through ONNX Runtime's C API. The library is loaded with dlopen, so that a program that runs no ONNX does
-// not need it.
+// Runs ONNX artifacts through ONNX Runtime's C API. The library is loaded with dlopen, so that a program that runs no
+// ONNX does not need it.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
 
@@ -60,8 +60,8 @@ std::pair<std::string, OrtErrorCode> taken(OrtStatus* status) {
   return error;
 }
 
-// Throws if the status is an error: an Error of kind unsupported if there is no kernel. Model, which knows the context,
-// handles other errors.
+// Throws if the status is an error: Error of kind unsupported if ONNX Runtime has no kernel for a node, otherwise an
+// exception to which Model adds the context.
 void check(OrtStatus* status, const std::string& where) {
   if (status == nullptr) {
     return;
@@ -75,7 +75,7 @@ void check(OrtStatus* status, const std::string& where) {
   throw std::runtime_error("ONNX Runtime: " + message);
 }
 
-// Owns an object of the C API, with its release function.
+// Owns an object of the C API, and releases it with its release function.
 template <class T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
@@ -168,7 +168,7 @@ class Onnx final : public Runner {
     return {value, api().ReleaseValue};
   }
 
-  // Copies an output. Run allocates unbound outputs in host memory.
+  // Returns a copy of an output. ONNX Runtime allocates outputs that are not bound in host memory.
   Tensor from_value(OrtValue* value) const {
     OrtTensorTypeAndShapeInfo* made;
     check(api().GetTensorTypeAndShape(value, &made), where_);

@@ -48,7 +48,7 @@ Capture capture(const std::string& word) {
   return word == "auto" ? Capture::automatic : word == "on" ? Capture::on : Capture::off;
 }
 
-// Parses a number of bytes. Returns nothing if the option was not given.
+// Parses a number of bytes. Returns std::nullopt if the option was not given.
 std::optional<int64_t> bytes(const std::string& word) {
   if (word.empty()) {
     return std::nullopt;

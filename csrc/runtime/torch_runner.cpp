@@ -1,4 +1,4 @@
-// Runs TorchScript and AOTInductor with LibTorch.
+// Runs TorchScript and AOTInductor artifacts with LibTorch.
 #include <ATen/Version.h>
 #include <ATen/ops/empty.h>
 #include <dlfcn.h>
@@ -43,8 +43,8 @@ Tensor from_torch(const at::Tensor& tensor) {
   return result;
 }
 
-// Returns the folder of an unpacked package, which torch can load from release 2.13 on, or else the package, which
-// torch unpacks.
+// Returns the folder with the unpacked files of a package if torch can load it (from release 2.13 on) and it exists.
+// Otherwise returns the package itself, which torch then unpacks.
 std::filesystem::path unpacked(const std::filesystem::path& package) {
   constexpr bool kReadsFolders = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13);
   for (const auto& entry : std::filesystem::directory_iterator(package.parent_path())) {
@@ -128,8 +128,8 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
 }
 
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options) {
-  // A thread-safe package also serializes its calls, and makes the host wait for the GPU between two calls, which no
-  // CUDA graph can contain.
+  // The calls are single-threaded, because a thread-safe package serializes its calls and makes the host wait for the
+  // GPU between two calls, and a CUDA graph cannot contain such a wait.
   constexpr bool kSingleThreaded = true;
   using Package = torch::inductor::AOTIModelPackageLoader;
   auto weights = weights_of_artifact(artifact, contract.device);
@@ -142,7 +142,7 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
   };
   const std::shared_ptr<Package> package(new Package(unpacked(artifact).string(), "model", kSingleThreaded), end);
   if (weights) {
-    // Loads into the active buffer, requires all constants, and does not copy them.
+    // The flags mean: use the active buffer, require all constants, and do not copy them.
     package->load_constants(*weights, false, true, true);
   }
   const auto guard = std::make_shared<std::mutex>();

@@ -43,8 +43,8 @@ Error unfit(const std::string& what, const std::filesystem::path& path) {
   return Error(Kind::refused, what, path.string(), "convert the model again, or copy the bundle again");
 }
 
-// A memory-mapped file. It stays mapped until its last tensor is gone. A process that writes to a page gets its own
-// copy.
+// A memory-mapped file. It stays mapped until the last tensor that uses it is destroyed. A process that writes to a
+// page gets its own copy of the page.
 class Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {

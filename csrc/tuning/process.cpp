@@ -13,7 +13,8 @@
 
 namespace fuseconv::tuning {
 
-// The path of a bundle's tuning.json. All copies of the library in a process share the list of paths (STB_GNU_UNIQUE).
+// A list entry with the path of a bundle's tuning.json. All copies of the library in a process share one list
+// (STB_GNU_UNIQUE).
 struct BundleFile {
   std::string path;
   const BundleFile* next;
@@ -35,7 +36,7 @@ bool announce() {
   if (dladdr(&anchor, &info) == 0 || info.dli_fname == nullptr) {
     return false;
   }
-  std::error_code error;  // The path is relative if the loader's path was, and the working directory may change.
+  std::error_code error;  // a relative path would depend on the working directory, which may change
   const std::filesystem::path folder = std::filesystem::absolute(info.dli_fname, error).parent_path();
   const std::string path = folder.parent_path() / "tuning.json";
   if (error || folder.filename() != "lib" || !is_file(path)) {

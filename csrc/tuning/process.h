@@ -14,8 +14,8 @@ namespace fuseconv::tuning {
 
 // What a call does if its problem was not measured. `off` uses the tactic that is expected to be fastest. `on` measures
 // the problem, which takes a hundred times as long as the call. `known` throws std::runtime_error. timing() returns the
-// value of the environment variable FUSECONV_TIMING, or `off` if the variable is not set. Throws std::runtime_error if
-// the variable has any other value.
+// value of the environment variable FUSECONV_TIMING, or `off` if the variable is not set or empty. Throws
+// std::runtime_error if the variable has any other value.
 enum class Timing { off, on, known };
 Timing timing();
 

@@ -33,7 +33,7 @@ Tactic tactic_of(const std::string& name, const nlohmann::json& value) {
   return tactic;
 }
 
-// Returns the rounded value in decimal digits, whatever the locale of the process is.
+// Returns the value, rounded to a multiple of 1 / scale, as decimal text that does not depend on the process's locale.
 std::string rounded(double value, double scale) {
   const double scaled = std::round(value * scale);
   return nlohmann::json(std::isfinite(scaled) ? scaled / scale : 0.0).dump();
