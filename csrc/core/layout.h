@@ -16,9 +16,9 @@ Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes);
 // Returns the Spec of a contiguous tensor with the dtype and sizes of `tensor`.
 inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.rank, tensor.sizes); }
 
-// Returns the Spec of the result of a pointwise op on two arguments, which are broadcast. The strides of the result are
-// those that PyTorch gives it: the dims are ordered as in the first argument that determines an order. Therefore every
-// view of the eager result is also possible for this result.
+// Returns the Spec of the result of a pointwise op on two arguments, which are broadcast. The result has the same
+// strides as in PyTorch, where the dims are ordered as in the first argument that determines an order. Therefore a view
+// that is possible for the eager result is also possible for this result.
 Spec broadcast(const char* op, Argument a, Argument b);
 
 // Returns the sizes and strides of `tensor` expanded to a shape of `rank` dims. Throws if the tensor does not broadcast

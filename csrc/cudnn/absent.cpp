@@ -1,5 +1,5 @@
-// Replaces the cuDNN convolution in the library for ONNX Runtime, which uses ONNX Runtime's own Conv: its process may
-// have no cuDNN.
+// Replaces cudnn/convolution.cpp in the library for ONNX Runtime. ONNX models use ONNX Runtime's own Conv, and the
+// process may have no cuDNN.
 #include "cudnn/convolution.h"
 
 namespace fuseconv::cudnn {

@@ -92,9 +92,9 @@ Problem checked(const Problem& problem) {
   return p;
 }
 
-// Returns the candidates, followed by those of `others`, tactics that were timed at other sizes, that can compute the
-// problem. cuBLAS proposes different algorithms at each size, and only an algorithm that was timed at all sizes can be
-// compared with the others at every size.
+// Returns the candidates, followed by the choice for each of `others` that can compute the problem. `others` are
+// tactics that were timed at other sizes. cuBLAS proposes different algorithms at each size, and only an algorithm that
+// was timed at all sizes can be compared with the others at every size.
 std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, const Problem& p,
                                    std::optional<Backend> only) {
   std::vector<Choice> choices = candidates(p, only);

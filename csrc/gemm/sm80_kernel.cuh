@@ -5,7 +5,7 @@
 // A block computes one tile of y, and each warp a part of the tile. Steps of 64 along k are copied to a ring buffer in
 // shared memory a few steps before they are used. A warp loads the fragments of the next 16 along k while it multiplies
 // the current 16. Before the epilogue, the tile is staged in shared memory in f32, so that each thread can access bias,
-// residual and y 16 bytes at a time, and has both the gates and the ups of its elements.
+// residual and y 16 bytes at a time, and has both the gate and the up of each of its elements.
 #pragma once
 
 #include "arch/sm80.cuh"

@@ -39,8 +39,8 @@ __device__ __forceinline__ int tile_place(int row, int column) {
   return column * kTile + (row ^ (column & (kTile - 1)));
 }
 
-// Computes the moments of kTile rows from each thread's sums over its columns. The sums are of distances from the
-// origins of the rows. Thread t has the sums of kSize rows, from row t % (kTile / kSize) * kSize on.
+// Computes the moments of kTile rows. Each thread passes its sums of the distances from the origins of kSize rows,
+// taken over the thread's columns. The first of thread t's rows is t % (kTile / kSize) * kSize.
 template <class T, int kTile, int kSize, int kThreads>
 __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T> (&sums)[kSize][2],
                                                 const Compute<T> (&origins)[kSize], Moments<Compute<T>>* moments) {

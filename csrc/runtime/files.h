@@ -17,8 +17,8 @@ std::string oddity(std::filesystem::file_status status);
 void check_unshared(const std::vector<std::filesystem::path>& paths);
 
 // Returns the folder to which the paths of weight files are relative. For the bundle of a method, which lies inside
-// another bundle, this is the enclosing bundle; for any other bundle, it is the bundle itself. The same as
-// weights_folder in fuseconv/bundle/methods.py.
+// another bundle, this is the enclosing bundle; for any other bundle, it is the bundle itself. weights_folder in
+// fuseconv/bundle/methods.py does the same.
 std::filesystem::path weights_folder(const std::filesystem::path& bundle);
 
 }  // namespace fuseconv::runtime
