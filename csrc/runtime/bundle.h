@@ -1,5 +1,5 @@
-// A bundle as written by fuseconv/bundle/manifest.py: its manifest, and the check that the folder contains exactly the
-// files that the manifest lists.
+// Reads the manifest of a bundle, as written by fuseconv/bundle/manifest.py, and checks that the bundle's folder
+// contains exactly the files that the manifest lists.
 #pragma once
 
 #include <filesystem>
@@ -29,13 +29,14 @@ struct Manifest {
   std::vector<std::string> fastest;  // the targets that were timed, fastest first
 };
 
-// Checks a bundle and returns its manifest. Throws Error of kind usage if the folder does not exist or contains one
-// bundle per method, and of kind refused if a file in it is missing, damaged, exchanged for another or not listed in
-// the manifest.
+// Checks a bundle and returns its manifest. Throws an Error of kind `usage` if the folder does not exist or contains
+// one bundle per method, and of kind `refused` if a file is missing, damaged, replaced by another file, or not listed
+// in the manifest.
 Manifest open_bundle(const std::filesystem::path& folder);
 
 // Checks that only the user can change what a target runs: its artifact, the files next to the artifact, the libraries
-// that the target calls, and the folders of all of these. Throws Error of kind refused.
+// that the target calls, and the folders that contain these files. Throws an Error of kind `refused` if another user
+// can change one of them.
 void check_private(const std::filesystem::path& folder, const std::string& artifact,
                    const std::vector<std::filesystem::path>& libraries);
 

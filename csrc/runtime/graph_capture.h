@@ -1,5 +1,5 @@
-// A captured graph, and the capture of a call into a graph: fuseconv/runtime/graph_capture.py in C++.
-// docs/adr/0007-cuda-graphs.md describes memory, threads and streams.
+// Captures model calls in CUDA graphs. Translates fuseconv/runtime/graph_capture.py to C++.
+// docs/adr/0007-cuda-graphs.md describes how graphs use memory, threads and streams.
 #pragma once
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>

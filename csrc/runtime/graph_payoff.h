@@ -1,5 +1,6 @@
-// The policy of `Capture::automatic`: fuseconv/runtime/graph_payoff.py in C++, with the same constants and the same
-// steps for the same calls. That file and docs/adr/0018-graph-policy.md give the reasons. Times are in seconds.
+// Implements the policy of `Capture::automatic`, which captures a shape once its graph pays off. Translates
+// fuseconv/runtime/graph_payoff.py to C++, with the same constants and the same steps for the same calls. The Python
+// file and docs/adr/0018-graph-policy.md give the reasons. Times are in seconds.
 #pragma once
 
 #include <algorithm>
@@ -190,8 +191,8 @@ class WhenItPays final : public GraphPolicy {
     return Step::replay;
   }
 
-  // Returns whether to capture the shape now: whether replaying its calls so far would have saved the cost of a
-  // capture.
+  // Returns whether to capture the shape now, which is the case if replaying its calls so far would have saved the cost
+  // of a capture.
   bool pays(Shape& shape) const {
     if (shape.banned > 0) {
       --shape.banned;

@@ -14,8 +14,8 @@
 namespace fuseconv::runtime {
 
 // The ways to make a call: direct, or as a replay of its graph. The caller reports the duration of a timed call to the
-// policy once it is known. `capture` makes a direct call and then captures it. `drop_all` drops all graphs and then
-// makes a direct call.
+// policy once the duration is known. `capture` makes a direct call and then captures it. `drop_all` drops all graphs
+// and then makes a direct call.
 enum class Step { direct, timed_direct, replay, timed_replay, capture, drop_all };
 
 // Decides how to make a call from the shapes of its inputs, which are the key of its graph. The caller must serialize
@@ -31,7 +31,7 @@ class GraphPolicy {
   virtual bool timed(const Shapes& key, bool contended, bool replayed, double seconds) = 0;
 
   // Returns the keys whose graphs the caller must drop to make room for a new graph of `size` bytes, or std::nullopt if
-  // the new graph is not to be captured.
+  // the new graph must not be captured.
   virtual std::optional<std::vector<Shapes>> room(const Shapes& key, int64_t size) = 0;
 
   // Records a capture: `size` is the graph's own bytes, `total` the bytes of all graphs including the memory that they
@@ -44,7 +44,7 @@ class GraphPolicy {
 };
 
 // Captures every shape at its first call, and drops the least recently used graphs when there are more than `limit`
-// graphs or they hold more than `memory` bytes.
+// graphs or the graphs hold more than `memory` bytes.
 class AtFirstSight final : public GraphPolicy {
  public:
   AtFirstSight(size_t limit, int64_t memory) : limit_(limit), memory_(memory) {}

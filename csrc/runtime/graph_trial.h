@@ -1,4 +1,5 @@
-// Measures whether a replay or a direct call is faster: fuseconv/runtime/graph_trial.py in C++.
+// Measures whether a replay of a CUDA graph or a direct call is faster. Translates fuseconv/runtime/graph_trial.py to
+// C++.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +59,8 @@ class Trial {
   static constexpr size_t kFast = 1, kSlow = 3;
   static constexpr double kGain = 0.98;
 
-  // starts at -1 for replays: the first replay, in which the device loads the graph, does not count
+  // the number of timed calls that `begin` requested; starts at -1 for replays, because the first replay, in which the
+  // device loads the graph, is not counted
   std::array<int, 2> begun_;
   bool is_loaded_ = false;
   std::array<std::vector<double>, 2> times_;

@@ -1,4 +1,5 @@
-// Runs a loaded artifact. Inputs and outputs are dense host tensors; the runner copies them to its device and back.
+// Runs a loaded artifact. Inputs and outputs are dense host tensors; the runner copies the inputs to the artifact's
+// device and the outputs back to the host.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +19,7 @@ class Runner {
   virtual CudaGraphs cuda_graphs() { return {}; }
 };
 
-// The properties of this machine, in the terms of a manifest's environment.
+// These functions return properties of this machine, in the same format as in a manifest's environment.
 std::string torch_version();
 std::string torch_cpu();  // torch's name for the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
@@ -28,8 +29,8 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
 
 // ONNX Runtime is loaded on first use, from libonnxruntime.so or from the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();
-// Loads an ONNX artifact. `library` is the path of fuseconv's op library; it is empty if the artifact uses no custom
-// ops.
+// Loads an ONNX artifact. `library` is the path of fuseconv's op library for ONNX Runtime, or empty if the artifact
+// uses no custom ops.
 std::unique_ptr<Runner> onnx(const std::filesystem::path& artifact, const std::filesystem::path& library,
                              const Contract& contract);
 

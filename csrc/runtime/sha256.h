@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4).
+// Computes SHA-256 hashes (FIPS 180-4).
 #pragma once
 
 #include <cstddef>

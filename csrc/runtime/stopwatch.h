@@ -1,4 +1,4 @@
-// Times calls on CUDA streams without waiting for them: fuseconv/runtime/stopwatch.py in C++.
+// Times calls on CUDA streams without waiting for the calls to finish. Translates fuseconv/runtime/stopwatch.py to C++.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -48,7 +48,7 @@ class Stopwatch {
   }
 
   // Removes and returns the value and the seconds of the earliest ended call. Returns std::nullopt if no call is left
-  // or the device has not finished the earliest one.
+  // or the device has not finished the earliest call.
   std::optional<std::pair<T, double>> finished() {
     const std::lock_guard lock(mutex_);
     if (ended_.empty() || !ended_.front().end.query()) {
