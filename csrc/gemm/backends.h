@@ -1,4 +1,4 @@
-// One interface for all CUDA backends of a linear layer.
+// Declares one interface for all CUDA backends that compute a linear layer.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace fuseconv::linear {
 
-// A backend and its variant: the rank of a cuBLAS algorithm, the code of an sm90 configuration, or the index of an sm80
-// or tf32x3 tile.
+// A backend and one of its variants. The meaning of `variant` depends on the backend: the rank of a cuBLAS algorithm in
+// cuBLAS's list of proposals, the encoded launch configuration of sm90, or the index of a tile size of sm80 or tf32x3.
 struct Choice {
   Backend backend;
   int32_t variant;
@@ -20,8 +20,8 @@ struct Choice {
 // Returns the reason for which a backend does not support a problem, or an empty string if the backend supports it.
 std::string refuses(Backend backend, const Problem& problem);
 
-// Returns the choices worth timing for a problem, restricted to one backend if `only` names one. The first choice is
-// the one to use if nothing is timed. Returns an empty list if no backend supports the problem.
+// Returns the choices worth timing for a problem, restricted to one backend if `only` specifies a backend. The first
+// choice is used if no choice is timed. Returns an empty list if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
 
 // Returns the size in bytes of the scratch buffer in which a choice stores the product [m, 2n] of a gated layer, or 0
@@ -29,16 +29,17 @@ std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> on
 size_t scratch_bytes(const Problem& problem, Choice choice);
 
 // Enqueues the work on the problem's stream. May be called during stream capture. Throws std::runtime_error if the
-// choice does not support the problem or CUDA or cuBLAS fails.
+// choice does not support the problem, or if CUDA or cuBLAS fails.
 void run(const Problem& problem, Choice choice);
 
 std::string to_string(Choice choice);
 
-// Returns the name under which a choice is stored as a tactic. The name denotes the same choice for problems of every
-// size: a cuBLAS algorithm is named by its configuration, because its rank depends on the size.
+// Returns the name under which a choice is stored as a tactic, which is a measured kernel choice for one problem size.
+// The name denotes the same choice for problems of every size: a cuBLAS algorithm is named by its configuration,
+// because its rank depends on the size.
 std::string name_of(const Problem& problem, Choice choice);
 
-// Returns the choice of that name, or std::nullopt if no choice of that name can compute the problem.
+// Returns the choice with the given name, or std::nullopt if no choice with this name can compute the problem.
 std::optional<Choice> named(const Problem& problem, const std::string& name);
 
 }  // namespace fuseconv::linear

@@ -1,4 +1,4 @@
-// Selects the backend for a problem, from measured times or from expected times.
+// Selects the backend and variant for a problem, based on measured or expected times.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ struct Timing {
   float noise;  // the interquartile range of the rounds, relative to their median
 };
 
-// Times every candidate, and each of `others` that can compute the problem. Replays each from a CUDA graph in several
-// rounds; the rounds of all candidates are interleaved. Returns the timings, fastest first, without the candidates that
-// fail to run. Overwrites the problem's y and workspace, and waits for the device. Throws std::runtime_error if the
-// stream is being captured.
+// Times every candidate, and each tactic in `others` that can compute the problem. Replays each from a CUDA graph in
+// several rounds, which are interleaved between the candidates. Returns the timings, fastest first, without the
+// candidates that fail to run. Overwrites the problem's y and workspace, and waits for the device. Throws
+// std::runtime_error if the stream is being captured.
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only,
                                     const std::vector<tuning::Tactic>& others = {});
 
@@ -30,13 +30,11 @@ class Choices {
  public:
   static Choices& of_process();
 
-  // Returns the choice for a problem, which is the first of these that exists:
-  //   the fastest measured choice
-  //   the fastest of a new timing, if `may_time` and the stream is not being captured
-  //   the choice that is expected to be fastest from the nearest measured numbers of rows of y on both sides
-  //   the first candidate
-  // A choice that was not measured is made again when tactics are added, or when it may be timed. `only` restricts the
-  // choice to one backend. Throws std::runtime_error with the reasons if no backend supports the problem.
+  // Returns the choice for a problem, which is the first of the following that exists: the fastest measured choice the
+  // fastest of a new timing, if `may_time` and the stream is not being captured the choice that is expected to be
+  // fastest from the nearest measured numbers of rows of y on both sides the first candidate A choice that was not
+  // measured is made again when tactics are added, or when a call may time the candidates. `only` restricts the choice
+  // to one backend. Throws std::runtime_error with the reasons if no backend supports the problem.
   Choice choose(const Problem& problem, bool may_time, std::optional<Backend> only = std::nullopt);
 
  private:

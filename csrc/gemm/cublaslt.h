@@ -1,4 +1,5 @@
-// Backend `cublaslt`: one cublasLtMatmul call with one of cuBLAS's epilogues and one of its algorithms.
+// Backend `cublaslt`: computes a linear layer by one cublasLtMatmul call, with one of cuBLAS's epilogues and
+// algorithms.
 #pragma once
 
 #include <optional>
@@ -8,35 +9,37 @@
 
 namespace fuseconv::linear::cublaslt {
 
-// Returns the reason for which one call cannot compute the problem, or an empty string if it can. cuBLAS 13 has the
-// epilogues bias, relu and gelu_tanh, and adds a residual only if no activation precedes it.
+// Returns the reason for which one call cannot compute the problem, or an empty string if one call can compute it.
+// cuBLAS 13 provides the epilogues bias, relu and gelu_tanh, and can add a residual only if no activation precedes the
+// addition.
 std::string refuses(const Problem& problem);
 
-// Returns the number of algorithms that cuBLAS proposes for this problem, at most 16. They are ranked, best guess
-// first.
+// Returns the number of algorithms that cuBLAS proposes for this problem, at most 16. cuBLAS ranks its proposals by
+// expected speed, fastest first.
 int algorithms(const Problem& problem);
 
 // Returns whether cuBLAS has an algorithm for this problem. Asks cuBLAS for its proposals only if `named` has not yet
 // found an algorithm for the problem.
 bool runs(const Problem& problem);
 
-// Returns the rank of the algorithm of that name, or std::nullopt if cuBLAS has no such algorithm or it cannot compute
-// this problem. Does not ask cuBLAS for its proposals, which takes as long as many kernels.
+// Returns the rank of the algorithm with the given name, or std::nullopt if cuBLAS has no such algorithm or the
+// algorithm cannot compute this problem. Does not ask cuBLAS for its proposals, which would take as long as many
+// kernels.
 std::optional<int> named(const Problem& problem, const std::string& name);
 
-// Runs the algorithm of that rank on the problem's stream and multiplies the product by `scale`. Throws
+// Runs the algorithm with rank `algorithm` on the problem's stream and multiplies the product by `scale`. Throws
 // std::runtime_error if the problem is not supported or cuBLAS fails.
 void run(const Problem& problem, int algorithm, double scale = 1.0);
 
 // Returns whether an algorithm propagates NaN through relu. cuBLAS does not guarantee this, and some versions returned
-// 0. Runs the algorithm once with the scale NaN, overwrites y, and waits for the result.
+// 0. Runs the algorithm once with a scale of NaN, overwrites y, and waits for the result.
 bool keeps_nan(const Problem& problem, int algorithm);
 
-// Returns the configuration of the algorithm of that rank: id, tile, stages, split-K, reduction, swizzle, option, inner
-// shape and cluster shape, as cuBLAS numbers them.
+// Returns the configuration of the algorithm with rank `algorithm`: id, tile, stages, split-K, reduction, swizzle,
+// option, inner shape and cluster shape, as cuBLAS numbers them.
 std::string name_of(const Problem& problem, int algorithm);
 
-// Returns the version of the loaded library, for which algorithms and timings are valid.
+// Returns the version of the loaded cuBLASLt library. Names of algorithms and timings are valid only for this version.
 size_t version();
 
 }  // namespace fuseconv::linear::cublaslt

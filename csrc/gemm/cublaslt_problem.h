@@ -1,4 +1,4 @@
-// Translates a problem into cuBLASLt's descriptors, and queries the algorithms that cuBLASLt proposes for it.
+// Translates a problem into cuBLASLt's descriptors, and queries the algorithms that cuBLASLt proposes for the problem.
 #pragma once
 
 #include <cublasLt.h>
@@ -29,14 +29,15 @@ void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t n
 
 Descriptors describe(const Problem& problem);
 
-// Returns the proposed algorithms, best guess first, at most kProposals. Takes as long as several kernels.
+// Returns the algorithms that cuBLASLt proposes, at most kProposals, fastest expected first. Takes as long as several
+// kernels.
 std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, const Problem& problem, Descriptors& descriptors);
 
 // Returns the configuration of an algorithm: id, tile, stages, split-K, reduction, swizzle, option, inner shape and
 // cluster shape, as cuBLAS numbers them.
 std::string name_of(const cublasLtMatmulAlgo_t& algorithm);
 
-// Returns the algorithm of that name for the element types of a problem, or std::nullopt if cuBLAS has no such
+// Returns the algorithm with the given name for the element types of a problem, or std::nullopt if cuBLAS has no such
 // algorithm. The result is the same algorithm that `propose` returns under that name for any size. Takes less than a
 // microsecond; `propose` takes hundreds.
 std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle, const Problem& problem,

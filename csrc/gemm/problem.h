@@ -1,6 +1,6 @@
-// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or, if gated, y = act(x wg^T + bg) (x wu^T
-// + bu), where g and u denote the halves of weight and bias. Contains only plain data, so that it does not depend on a
-// framework.
+// Describes one linear layer for the backends: y = act(x w^T + bias) + residual, or, if gated, y = act(x wg^T + bg) (x
+// wu^T + bu), where g and u denote the gate half and the up half of weight and bias. The description contains only
+// plain data, so that it does not depend on a framework.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,16 @@ struct Problem {
   void* y;               // [m, n]; does not overlap any operand
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int32_t tf32;  // f32 only: whether to multiply in TF32
-  // relu only: whether cublaslt may be a candidate, because the caller tests each algorithm for NaN before its use
+  // relu only: whether cublaslt may be a candidate, because the caller tests whether each algorithm propagates NaN
+  // before it uses the algorithm
   int32_t relu_checked;
   int32_t gated;    // whether the layer is gated; then there is no residual
   void* workspace;  // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
   void* scratch;  // device memory, 256-byte aligned, scratch_bytes(problem, choice) bytes; or null
   void* stream;   // cudaStream_t
-  // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM. Backend `aten` needs this
-  // function; it is null if there is none.
+  // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM. Backend `aten` requires
+  // this function; null if the framework provides none.
   void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // whether weight is [k, n] in memory, with weight_stride between its rows
@@ -46,8 +47,8 @@ struct Problem {
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 // Returns the largest power of two that divides an address, but at most 16, the alignment in bytes that vector loads
-// and TMA need. Larger alignments are not distinguished, because layers of a compiled model that differ only in the
-// addresses of their constants, which are aligned to 64 bytes, would then get different choices.
+// and TMA require. Larger alignments are not distinguished. Otherwise, layers of a compiled model that differ only in
+// the addresses of their constants, which are aligned to 64 bytes, would get different choices.
 inline int alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 16;
   return static_cast<int>(address & (~address + 1));

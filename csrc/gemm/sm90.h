@@ -9,8 +9,8 @@
 
 namespace fuseconv::linear::sm90 {
 
-// Tile sizes: rows by columns. The warpgroups of a block work in ping-pong, or cooperatively on one tile where the name
-// says "together".
+// Tile sizes: rows by columns. The warpgroups of a block work in ping-pong on separate tiles, or cooperatively on one
+// tile if the name contains "together".
 inline constexpr const char* kShapes[] = {"128x128", "128x160",          "128x176",
                                           "64x128",  "128x192 together", "64x64 together"};
 
@@ -27,16 +27,16 @@ int encode(const Configuration& configuration);
 Configuration decode(int code);
 std::string to_string(const Configuration& configuration);
 
-// Returns the configurations worth timing for a problem, the one expected to be fastest first. The expectation is based
-// on the number of waves of tiles and, per step along k, on the larger of the Tensor Core time and the time to copy the
-// tiles to shared memory.
+// Returns the configurations worth timing for a problem, fastest expected first. The expectation is based on the number
+// of waves of tiles and, per step along k, on the larger of the Tensor Core time and the time to copy the tiles to
+// shared memory.
 std::vector<Configuration> configurations(const Problem& problem);
 
-// Returns the reason for which this backend does not support the problem, or an empty string if it does. Queries the
-// current device.
+// Returns the reason for which this backend does not support the problem, or an empty string if the backend supports
+// it. Queries the current device.
 std::string refuses(const Problem& problem);
 
-// Launches on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.
+// Launches the kernel on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.
 void run(const Problem& problem, const Configuration& configuration);
 
 }  // namespace fuseconv::linear::sm90

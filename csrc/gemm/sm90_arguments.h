@@ -5,8 +5,8 @@
 
 namespace fuseconv::linear::sm90 {
 
-// Divides by a number that is known at launch. The quotient is the high half of the product of the dividend and 2^64 /
-// divisor, rounded up.
+// Divides by a number that is known when the kernel is launched. The quotient is the high half of the product of the
+// dividend and 2^64 / divisor, rounded up.
 struct Divisor {
   uint64_t inverse;  // 0 stands for 2^64, which is the inverse of 1
   int value;
@@ -14,8 +14,9 @@ struct Divisor {
   static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
 };
 
-// Selects which of hard_swish, hard_sigmoid, relu6 and leaky_relu is computed. The first three are min(max(scale x +
-// shift, 0), high), times x for hard_swish. leaky_relu is x where x is not negative, and scale x elsewhere.
+// The parameters of a piecewise activation: hard_swish, hard_sigmoid, relu6 or leaky_relu. hard_sigmoid and
+// relu6 are min(max(scale x + shift, 0), high), and hard_swish is x times this value. leaky_relu is x where x is not
+// negative, and scale x elsewhere.
 struct Pieces {
   float scale, shift, high;
   enum { clipped, clipped_times_x, two } form;

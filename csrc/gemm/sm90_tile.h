@@ -7,8 +7,9 @@ namespace fuseconv::linear::sm90 {
 
 // A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles
 // (`turns`) or cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns
-// columns; kStages steps of 64 along k are in flight. The columns are rows of w: if gated, the first half are gates and
-// the second half ups, so that one thread holds both factors of its elements of y.
+// columns; kStages steps of 64 along k are in flight. The columns of a tile are rows of w. In a gated layer, the first
+// half of them belongs to the gate projection and the second half to the up projection, so that one thread holds both
+// factors of its elements of y.
 template <bool turns, int groups, int bands, int columns, int stages, bool gated>
 struct Tile {
   static constexpr bool kTurns = turns, kGated = gated;
@@ -27,8 +28,8 @@ struct Tile {
   static_assert(kColumns % 16 == 0 && kColumns >= 64 && kBytes <= 227 * 1024);
 };
 
-// Ping-pong (Turns) overlaps the activations of one tile with the product of the next. Cooperative (Together) is for
-// problems with as many tiles as SMs.
+// Ping-pong (Turns) overlaps the activations of one tile with the product of the next tile. Cooperative tiles
+// (Together) are for problems with about as many tiles as SMs.
 template <bool gated>
 using Turns128x128 = Tile<true, 2, 2, 128, 6, gated>;
 template <bool gated>

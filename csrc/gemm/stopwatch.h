@@ -1,4 +1,4 @@
-// Times work on a separate stream by replaying it from CUDA graphs, which excludes the host time of launches.
+// Times kernels on a separate stream by replaying them from CUDA graphs, which excludes the host time of launches.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ inline std::mutex& timing_mutex() {
 }
 
 // Returns the stream of all timings on the current device. The stream is never destroyed: torch keeps a cuBLAS
-// workspace for each stream that it has seen, and every new stream would get another workspace.
+// workspace for each stream that it has used, and would allocate another workspace for every new stream.
 inline cudaStream_t timing_stream() {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");

@@ -12,15 +12,15 @@ namespace fuseconv::linear::tf32x3 {
 // Tile sizes: rows of x by rows of w.
 inline constexpr const char* kShapes[] = {"128x128", "128x64", "64x64"};
 
-// Returns the indices into kShapes of the tiles, the one expected to be fastest first. The expectation is based on the
-// number of waves of tiles.
+// Returns the indices into kShapes of all tile sizes, fastest expected first. The expectation is based on the number of
+// waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
-// Returns the reason for which this backend does not support the problem, or an empty string if it does. Queries the
-// current device.
+// Returns the reason for which this backend does not support the problem, or an empty string if the backend supports
+// it. Queries the current device.
 std::string refuses(const Problem& problem);
 
-// Launches on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.
+// Launches the kernel on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.
 void run(const Problem& problem, int shape);
 
 }  // namespace fuseconv::linear::tf32x3
