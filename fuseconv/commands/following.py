@@ -30,7 +30,7 @@ def after_convert(bundle: Path) -> tuple[str, ...]:
 
 
 def after_match(model: Path, plan: Path) -> tuple[str, ...]:
-    """Returns the command that converts the model with a new plan and the same options for reading the model."""
+    """Returns the `convert` command that follows `match`: with its plan and its model-loading options."""
     return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
 
 

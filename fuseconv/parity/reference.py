@@ -32,7 +32,7 @@ class Reference:
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Computes the references of cases. Checks that the captured program agrees with the original model.
+    """Computes the reference outputs of the test cases, and checks the captured program against the original model.
 
     The original model runs in its own dtype. The captured program runs in this dtype and in float64.
 

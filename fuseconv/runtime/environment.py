@@ -81,7 +81,10 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
 
 
 def _release(text: str | None) -> tuple[int, ...]:
-    """Returns the major and minor version, (0, 0) for None. File formats and ABIs change only with these numbers."""
+    """Returns the major and minor version numbers, or (0, 0) if the version is None.
+
+    File formats and ABIs change only when one of these numbers changes.
+    """
     return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
 
 

@@ -95,7 +95,10 @@ class _Shape:
 
 
 class WhenItPays(Generic[K]):
-    """A policy that captures a shape once a graph would have saved its calls more time than a capture costs."""
+    """A policy that captures a CUDA graph for an input shape as soon as it would have paid.
+
+    It would have paid if the calls with this shape so far would have saved more time with a graph than a capture takes.
+    """
 
     def __init__(self, limit: int, memory: int, *, recurs: bool = False) -> None:
         """Starts without graphs.
