@@ -32,8 +32,8 @@ async def all_of(batcher: Batcher[int, int], *requests: tuple[int, str, int]) ->
 
 
 GROUPS: dict[str, tuple[Limits, list[tuple[int, str, int]], list[list[int]]]] = {
-    "equal keys share a batch": (Limits(8), [(1, "a", 1), (2, "a", 3), (3, "a", 1)], [[1, 2, 3]]),
-    "other keys do not": (Limits(8), [(1, "a", 1), (2, "b", 1), (3, "a", 1)], [[1, 3], [2]]),
+    "equal keys share a batch": (Limits(8, delay=0.5), [(1, "a", 1), (2, "a", 3), (3, "a", 1)], [[1, 2, 3]]),
+    "other keys do not": (Limits(8, delay=0.5), [(1, "a", 1), (2, "b", 1), (3, "a", 1)], [[1, 3], [2]]),
     "up to the rows": (Limits(4), [(1, "a", 2), (2, "a", 2), (3, "a", 1)], [[1, 2], [3]]),
     "in the order of arrival": (Limits(4), [(1, "a", 3), (2, "a", 2), (3, "a", 1)], [[1], [2, 3]]),
     "one with more rows is alone": (Limits(4), [(1, "a", 9), (2, "a", 1)], [[1], [2]]),
@@ -59,7 +59,7 @@ def test_batches_grow_while_the_worker_is_busy() -> None:
 @pytest.mark.parametrize("wrong", [0, 3, 7])
 def test_who_fails_does_not_affect_the_others(wrong: int) -> None:
     items = [-1 if at == wrong else at for at in range(8)]
-    batcher, batches = doubling(Limits(8))
+    batcher, batches = doubling(Limits(8, delay=60))
     results = asyncio.run(all_of(batcher, *((item, "a", 1) for item in items)))
     assert [str(result) for result in results] == ["negative: [-1]" if at == wrong else str(2 * at) for at in range(8)]
     assert len(batches) == 1 + 2 * 3  # halves of 8, of 4, of 2
