@@ -89,7 +89,7 @@ class FrozenError(FuseconvError):
 class SlowerError(FuseconvError):
     """A bundle is slower than a peer that the caller requires the bundle to match.
 
-    A peer is another way to run the model, such as torch.compile.
+    A peer runs the original model without a bundle, for example with torch.compile.
 
     Args:
         what: what went wrong, in one sentence.

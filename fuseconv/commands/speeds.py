@@ -1,7 +1,7 @@
 """Prints measured times as tables.
 
-A peer is another way to run the model with which a bundle is compared: in eager mode, by torch.compile, or by
-AOTInductor without fusions.
+A bundle is compared with peers. Each peer runs the original model without a bundle: in eager mode, with torch.compile,
+or with AOTInductor without fusions.
 """
 
 from __future__ import annotations
