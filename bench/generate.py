@@ -1,11 +1,15 @@
 """Tokens per second of `generate`: a bundle against transformers with the same model, batch and tokens.
 
-    python bench/generate.py OUT.json [--model NAME ...] [--target NAME ...] [--folder SCRATCH]
+    python bench/generate.py OUT.json [--device cuda] [--model NAME ...] [--target NAME ...] [--folder SCRATCH]
 
 The models have the sizes of well-known ones and random weights, in f32. Contestants take turns; a row has the fastest
 of the rounds, in wall time and in processor time of all threads, because other programs share the machine. ONNX Runtime
 has threads of its own, so compare it by processor time. `equal` is the share of the new tokens that are those of
 transformers, up to the first one of a sequence that differs.
+
+Contestants are the bundle's targets, and transformers with its default cache, with a static cache, and with a static
+cache and the model's `forward` compiled by torch.compile, as transformers does it on CUDA. What does not run has a row
+with the reason in `absent`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import Row, machine, write
+from record import Row, machine, reason, write
 from torch import Tensor
 
 import fuseconv
@@ -75,48 +79,62 @@ def inputs_of(name: str, model: Any, batch: int) -> dict[str, Any]:
     return {"input_ids": tokens * mask, "attention_mask": mask}
 
 
-def convert(name: str, folder: Path, targets: list[str]) -> tuple[Any, Path]:
+def convert(name: str, folder: Path, targets: list[str], device: str) -> tuple[Any, Path]:
     """Returns a model, and the bundle of its methods, which is kept in the folder."""
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    bundle = folder / f"{name}.fuseconv"
+    bundle = folder / f"{name}-{device}.fuseconv"
     if not has_methods(bundle):
         model.save_pretrained(folder / name)
         methods = ("encode", "prefill", "decode") if model.config.is_encoder_decoder else ("prefill", "decode")
-        options = {method: Options(method=method, cache_length=CACHE) for method in methods}
+        options = {method: Options(method=method, cache_length=CACHE, device=device) for method in methods}
         fuseconv.convert_methods(folder / name, options, target=targets, output=bundle)
-    return model, bundle
+    return model.to(device), bundle
 
 
-def measure(name: str, folder: Path, targets: list[str]) -> list[Row]:
+def measure(name: str, folder: Path, targets: list[str], device: str) -> list[Row]:
     """Returns a row per batch and contestant."""
     from transformers import GenerationMixin
 
-    model, bundle = convert(name, folder, targets)
+    model, bundle = convert(name, folder, targets, device)
     loaded: dict[str, Any] = {target: fuseconv.load(bundle, target=target) for target in targets}
     rows = []
     for batch in BATCHES:
-        inputs = inputs_of(name, model, batch)
+        inputs = {key: tensor.to(device) for key, tensor in inputs_of(name, model, batch).items()}
         options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "do_sample": False}
+        static = {"cache_implementation": "static"}
+        caches = {"transformers": {}, "static cache": {**static, "disable_compile": True}}
+        if device == "cuda":  # transformers compiles nowhere else by itself
+            caches["static cache, compiled"] = static
         contestants: dict[str, Generate] = {
-            "transformers": lambda given=inputs, how=options: GenerationMixin.generate(model, **given, **how)
+            cache: lambda given=inputs, how={**options, **more}: GenerationMixin.generate(model, **given, **how)
+            for cache, more in caches.items()
         }
         for target, one in loaded.items():
             contestants[target] = lambda of=one, given=inputs: of.generate(**given, max_new_tokens=NEW_TOKENS, eos=[])
-        rows += [{"model": name, "batch": batch, **row} for row in _turns(contestants)]
+        rows += [{"model": name, "batch": batch, **row} for row in _turns(contestants, device)]
     return rows
 
 
-def _turns(contestants: Mapping[str, Generate]) -> list[Row]:
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
-    tokens: dict[str, Tensor] = {name: generate() for name, generate in contestants.items()}
+def _turns(contestants: Mapping[str, Generate], device: str) -> list[Row]:
+    times: dict[str, list[tuple[float, float]]] = {}
+    tokens: dict[str, Tensor] = {}
+    rows: list[Row] = []
+    for name, generate in contestants.items():
+        try:
+            for _ in range(2):  # compiles, and captures
+                tokens[name] = generate()
+            times[name] = []
+        except Exception as error:  # noqa: BLE001 - that a contestant fails is a result
+            rows.append({"contestant": name, "absent": reason(error)})
     for _ in range(ROUNDS):
-        for name, generate in contestants.items():
+        for name in times:
             start = time.perf_counter(), time.process_time()
-            tokens[name] = generate()
+            tokens[name] = contestants[name]()
+            if device == "cuda":
+                torch.cuda.synchronize()
             times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
     expected = tokens["transformers"][:, -NEW_TOKENS:]
-    rows = []
     for name, taken in times.items():
         same = (tokens[name][:, -NEW_TOKENS:] == expected).cumprod(1)
         wall, processor = (round(same.numel() / min(column), 1) for column in zip(*taken, strict=True))
@@ -129,6 +147,7 @@ def main() -> None:
     """Measures, and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--model", action="append", choices=MODELS)
     parser.add_argument("--target", action="append")
     parser.add_argument("--folder", type=Path)
@@ -136,10 +155,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
         folder = options.folder or Path(scratch)
         for name in options.model or MODELS:
-            rows = measure(name, folder, options.target or ["aoti", "torchscript", "onnx"])
+            all_targets = ["aoti", "torchscript"] if options.device == "cuda" else ["aoti", "torchscript", "onnx"]
+            rows = measure(name, folder, options.target or all_targets, options.device)
             for row in rows:
                 print(row, flush=True)
-            write(options.output, rows, machine("cpu"), ["model", "batch", "contestant"])
+            write(options.output, rows, machine(options.device, ["transformers"]), ["model", "batch", "contestant"])
 
 
 if __name__ == "__main__":

@@ -38,21 +38,34 @@ ASKED_FOR = {
 }
 """The folders of tests that are left out unless the marker of the same name is asked for, and what they need."""
 
+PARTS = {
+    "pages": "runs what a page, a sample or a benchmark shows",
+    "compiles": "waits for a C++ compiler for several seconds",
+    "fuzz": "tries random models, rules and files",
+}
+"""The markers of tests that a run of the whole suite leaves out, because of their time. CI runs each as a job of its own."""
+
 gc.disable()  # until all tests are collected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
     parser.addoption(
-        "--every-variant",
+        "--all",
         action="store_true",
-        help="all rows of the tests marked as diagonal; every example of a rule in every dtype and every spelling",
+        dest="everything",
+        help="also the tests of pages, compilers and fuzzers, every row of the tests marked as diagonal, and every "
+        "example of a rule in every dtype and every spelling",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for name, needed in ASKED_FOR.items():
         config.addinivalue_line("markers", f"{name}: needs {needed}; run with -m {name}")
+    for name, does in PARTS.items():
+        config.addinivalue_line(
+            "markers", f"{name}: {does}; left out of a run of all folders without -m {name} or --all"
+        )
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
     config.addinivalue_line(
         "markers", "diagonal(n): of a product of parameters, the rows whose indices add to 0 modulo n"
@@ -67,12 +80,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what `diagonal` leaves out, and begins long tests first, after all others were shuffled.
+    """Leaves out what `diagonal` and `PARTS` leave out, and begins long tests first, after all others were shuffled.
 
-    A long test that is begun last keeps one processor waiting.
+    A long test that is begun last keeps one processor waiting. Who names a file or a folder gets its tests of all parts.
     """
-    if not config.option.every_variant:
-        left_out = [item for item in items if is_off_the_diagonal(item)]
+    if not config.option.everything:
+        of_all_folders = config.args == config.getini("testpaths")
+        apart = {name for name in PARTS if of_all_folders and name not in config.option.markexpr}
+        left_out = [
+            item for item in items if is_off_the_diagonal(item) or any(item.get_closest_marker(name) for name in apart)
+        ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
@@ -94,7 +111,7 @@ def pytest_sessionfinish() -> None:
 
 
 def is_off_the_diagonal(item: pytest.Item) -> bool:
-    """Returns whether a test is one of those that the default run leaves out: see the marker `diagonal`.
+    """Returns whether a test is one of those that a run without `--all` leaves out: see the marker `diagonal`.
 
     Two tables of parameters are independent of each other in most tests. On the diagonal each row of the longer one
     occurs, and each of the shorter one with an equal share of them.

@@ -88,6 +88,7 @@ def test_a_good_bundle_is_written_and_has_the_times(run: Run, tmp_path: Path) ->
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
+@pytest.mark.compiles
 def test_json_has_the_rows_of_a_bundle_that_loses_to_the_unfused_program(run: Run) -> None:
     status, out, _ = run("--target", "export", "--not-slower-than", "aoti", "--json")
     record = json.loads(out)

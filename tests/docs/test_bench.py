@@ -61,6 +61,7 @@ def test_no_row_is_measured_twice() -> None:
         assert len(keys) == len(set(keys))
 
 
+@pytest.mark.pages
 def test_a_run_prints_and_merges_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ models = importlib.import_module("models")
 FIRST = {entry.name: entry for entry in reversed(zoo.ENTRIES)}
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("name", FIRST)
 def test_a_model_takes_the_inputs_drawn_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = FIRST[name]
@@ -68,6 +69,7 @@ def test_a_batch_norm_of_a_model_is_not_the_identity() -> None:
     assert torch.equal(module(small)[0], again(small)[0])
 
 
+@pytest.mark.pages
 @pytest.mark.long
 def test_a_run_prints_and_joins_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -100,6 +102,7 @@ def test_a_run_prints_and_joins_its_rows(
     assert again[0]["ratio"] == row["ratio"]
 
 
+@pytest.mark.pages
 @pytest.mark.long
 def test_a_run_under_changing_sizes_leaves_out_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -130,6 +133,7 @@ def test_random_sizes_are_of_the_ranges_and_all_of_them_where_there_are_few() ->
     assert sorted(changing.sizes((range(1, 4),))) == [(1,), (3,)]
 
 
+@pytest.mark.pages
 def test_processes_prepare_in_company_and_measure_alone(tmp_path: Path) -> None:
     """One that fails, or takes longer than it may, does not hold up the others; none is begun when time is up."""
     script = tmp_path / "one.py"

@@ -80,6 +80,7 @@ def test_figures_are_of_all_calls_and_ratios_of_those_after_the_second() -> None
     assert cold.relative(warm) == {"warm_p50_us": 1000, "warm_p99_us": 1000, "p50_of_warm": 2, "p99_of_warm": 5}
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("name", ["bert-base-masked", "mlp-3x128-relu", "diffusion-block"])
 def test_a_model_is_exported_with_its_ranges(name: str) -> None:
     model = served.Served(name, "f32", 1, "cpu")
@@ -97,6 +98,7 @@ def test_a_model_is_exported_with_its_ranges(name: str) -> None:
         assert list(one.shape) == expected
 
 
+@pytest.mark.pages
 @pytest.mark.long
 def test_a_run_prints_and_writes_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

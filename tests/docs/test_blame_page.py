@@ -16,6 +16,7 @@ NUMBER = re.compile(r"\d\.\d+e[-+]\d+")
 """Rounding errors, which differ between processors."""
 
 
+@pytest.mark.pages
 def test_the_page_shows_what_its_commands_print(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

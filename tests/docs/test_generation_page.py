@@ -11,6 +11,7 @@ from support import ROOT, generating
 EXAMPLES = [code for code in generating.blocks("python") if 'fuseconv.load("llama' in code]
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize(("code", "text"), list(zip(EXAMPLES, generating.blocks("text"), strict=True)))
 def test_an_example_prints_what_the_page_says(
     code: str, text: str, generating_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,8 @@ from support import ROOT
 
 from fuseconv.rulebook.rule_file import load_rules
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

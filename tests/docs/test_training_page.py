@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from support import warm_python
 
 PAGE = Path("docs/training.md").read_text()
@@ -13,6 +14,7 @@ def block(language: str) -> str:
     return found
 
 
+@pytest.mark.pages
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     result = warm_python.run(block("python"), tmp_path)
     assert result.returncode == 0, result.stderr

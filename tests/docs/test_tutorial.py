@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support import ROOT, warm_python
 
 CELLS = [
@@ -13,6 +14,7 @@ CELLS = [
 BETWEEN = "<the next cell>\n"
 
 
+@pytest.mark.pages
 def test_the_cells_print_what_the_notebook_shows(tmp_path: Path) -> None:
     code = f"\nprint(end={BETWEEN!r})\n".join("".join(cell["source"]) for cell in CELLS)
     done = warm_python.run(code, tmp_path)

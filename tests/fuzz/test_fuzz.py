@@ -27,6 +27,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.fuzz
 @pytest.mark.long
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_short_run_finds_nothing(part: str, tmp_path: Path) -> None:

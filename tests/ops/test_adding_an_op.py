@@ -53,6 +53,7 @@ def test_the_page_adds_two_files_and_a_line() -> None:
     assert BLOCKS["fuseconv/ops/__init__.py"].count("\n") == 1
 
 
+@pytest.mark.compiles
 @pytest.mark.long
 def test_they_make_an_op(tmp_path: Path) -> None:
     for name in ("csrc", "fuseconv", "rules"):

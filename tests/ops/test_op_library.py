@@ -24,6 +24,7 @@ def run_with_isa(isa: str, *command: str | Path) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one instruction set here")
 @pytest.mark.skipif("FUSECONV_ISA" in os.environ, reason="this is the inner run")
 @pytest.mark.parametrize(("isa", "better"), list(pairwise(ISAS)))

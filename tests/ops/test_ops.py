@@ -103,7 +103,7 @@ def opchecked(op: Op[..., Any], sample: Sample, checks: Sequence[str]) -> None:
     assert outcome == dict.fromkeys(checks, "SUCCESS")
 
 
-@pytest.mark.diagonal(2)
+@pytest.mark.diagonal(3)
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES, most=1) + rows()[1::4])
 def test_opcheck(op: Op[..., Any], sample: Sample) -> None:
     """Traced; the other checks of the same rows are below."""

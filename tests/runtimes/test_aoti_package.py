@@ -136,6 +136,7 @@ def wrapper(package: Path) -> str:
     return source
 
 
+@pytest.mark.compiles
 @pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for_what_decomposes(
@@ -144,7 +145,7 @@ def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for
     """In one package: most of the time goes into what any package takes."""
     called, made = ([op for op in ops.OPS if op.decomposes is decomposes] for decomposes in (False, True))
     narrow = (torch.float32, torch.bfloat16)
-    dtypes = DTYPES if request.config.getoption("--every-variant") else narrow
+    dtypes = DTYPES if request.config.getoption("--all") else narrow
     calls = [(op, sample) for op in called for dtype in dtypes for sample in op.samples(device, dtype)[:1]]
     direct = EveryOp(calls)(*tensors_of(calls))
     calls += [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]

@@ -36,6 +36,7 @@ def cuda_headers() -> Path | None:
     return next((folder for folder in folders if (folder / "cuda_runtime_api.h").is_file()), None)
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(cuda_headers() is None, reason="needs the headers of CUDA's toolkit")
 @pytest.mark.parametrize("source", [RUNTIME / "cuda_graphs.cpp", ROOT / "tests/cpp/replay.cpp"], ids=lambda p: p.name)
 def test_it_compiles_also_where_libtorch_has_no_cuda(source: Path) -> None:

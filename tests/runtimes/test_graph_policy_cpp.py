@@ -70,6 +70,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("name", "load"), [("1", "one"), *((name, load) for name in ("0", "first") for load in LOADS)])
 def test_the_answers_are_pythons(program: Path, name: str, load: str) -> None:
     for memory in (10**9, 70):

@@ -112,7 +112,7 @@ class Every(nn.Module):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["onnx", "onnx-plugin", "aoti"])
+@pytest.mark.parametrize("target", ["onnx", "onnx-plugin", pytest.param("aoti", marks=pytest.mark.compiles)])
 def test_outputs_share_no_memory_in_targets_that_compile(
     target: str, canonical_rules: tuple[Rule, ...], tmp_path: Path
 ) -> None:
