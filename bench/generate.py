@@ -128,12 +128,12 @@ def _turns(contestants: Mapping[str, Generate], device: str) -> list[Row]:
         except Exception as error:  # noqa: BLE001 - that a contestant fails is a result
             rows.append({"contestant": name, "absent": reason(error)})
     for _ in range(ROUNDS):
-        for name in times:
+        for name, taken in times.items():
             start = time.perf_counter(), time.process_time()
             tokens[name] = contestants[name]()
             if device == "cuda":
                 torch.cuda.synchronize()
-            times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+            taken.append((time.perf_counter() - start[0], time.process_time() - start[1]))
     expected = tokens["transformers"][:, -NEW_TOKENS:]
     for name, taken in times.items():
         same = (tokens[name][:, -NEW_TOKENS:] == expected).cumprod(1)

@@ -43,7 +43,7 @@ PARTS = {
     "compiles": "waits for a C++ compiler for several seconds",
     "fuzz": "tries random models, rules and files",
 }
-"""The markers of tests that a run of the whole suite leaves out, because of their time. CI runs each as a job of its own."""
+"""The markers of tests that a run of all folders leaves out because of their time. Each has a job of its own in CI."""
 
 gc.disable()  # until all tests are collected
 
@@ -82,7 +82,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what `diagonal` and `PARTS` leave out, and begins long tests first, after all others were shuffled.
 
-    A long test that is begun last keeps one processor waiting. Who names a file or a folder gets its tests of all parts.
+    A long test that is begun last keeps one processor waiting. A run of named files or folders leaves out no part.
     """
     if not config.option.everything:
         of_all_folders = config.args == config.getini("testpaths")
