@@ -88,7 +88,7 @@ def convert(name: str, folder: Path, targets: list[str], device: str) -> tuple[A
         model.save_pretrained(folder / name)
         methods = ("encode", "prefill", "decode") if model.config.is_encoder_decoder else ("prefill", "decode")
         options = {method: Options(method=method, cache_length=CACHE, device=device) for method in methods}
-        fuseconv.convert_methods(folder / name, options, target=targets, output=bundle)
+        fuseconv.convert_methods(folder / name, options, target=targets, output=bundle, tune="none")
     return model.to(device), bundle
 
 

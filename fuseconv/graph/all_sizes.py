@@ -8,6 +8,7 @@ a broadcast of [n] with [1] counts as a broadcast for every n.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
@@ -34,6 +36,14 @@ class GuardError(RuntimeError):
     def __init__(self, condition: Any) -> None:
         super().__init__(f"a condition on sizes whose value is not the same for all sizes: {condition}")
         self.condition = condition
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A logging filter that rejects the log records of a GuardError, because this module handles the error itself."""
+    return not (record.exc_info and isinstance(record.exc_info[1], GuardError))
+
+
+logging.getLogger(fake_tensor.__name__).addFilter(_is_news)
 
 
 def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> Any:

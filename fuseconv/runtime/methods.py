@@ -17,6 +17,7 @@ from fuseconv.runtime.choosing_tokens import Choice
 from fuseconv.runtime.cuda_graphs import Choice as GraphChoice
 from fuseconv.runtime.generation import generate
 from fuseconv.runtime.model import Model, choose_target, load_target
+from fuseconv.weights.table import sharing_weights
 
 
 class Methods:
@@ -140,8 +141,9 @@ class Methods:
                 where=str(folder),
                 fix="give a bundle that `fuseconv swap` wrote from the loaded bundle",
             )
-        for name, one in self.methods.items():
-            one.swap(method_folder(folder, name))
+        with sharing_weights():
+            for name, one in self.methods.items():
+                one.swap(method_folder(folder, name))
 
 
 def load(
@@ -200,4 +202,6 @@ def load(
         name = choose_target(own, target, method)
         return load_target(method, own, name, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
 
-    return Methods(manifest, {name: loaded(method_folder(folder, name)) for name in manifest.methods}, folder)
+    with sharing_weights():
+        methods = {name: loaded(method_folder(folder, name)) for name in manifest.methods}
+    return Methods(manifest, methods, folder)

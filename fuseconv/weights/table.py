@@ -8,7 +8,9 @@ the whole bundle. Keys are unique in a bundle. An artifact without a weights tab
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -112,7 +114,8 @@ class Table:
     def read(self, bundle: Path, device: str) -> dict[str, torch.Tensor]:
         """Returns the weights by their names in the artifact, on the given device.
 
-        On the CPU, the weights are memory-mapped, so that all processes that load the bundle share their memory.
+        On the CPU, the weights are memory-mapped, so that all processes that load the bundle share their memory. On
+        another device, the artifacts that are loaded within one `sharing_weights` block share theirs.
 
         Raises:
             RefusedError: a file or a tensor is missing or damaged.
@@ -121,7 +124,7 @@ class Table:
         try:
             for name in self.files:
                 stored |= mapped(bundle / name)
-            placed = {key: stored[key].to(device) for key in self.keys}
+            placed = {key: _placed(str(bundle), key, stored[key], device) for key in self.keys}
             return {name: entry.view(placed[entry.key]) for name, entry in self.tensors.items()}
         except OSError as error:
             what, where = f"{name} cannot be read: {error.strerror}", str(bundle / name)
@@ -129,6 +132,30 @@ class Table:
         except (KeyError, RuntimeError, TypeError) as error:
             what = f"{TABLE} does not fit the weights: {error}"
             raise RefusedError(what, where=str(bundle), fix=_AGAIN) from error
+
+
+_shared: ContextVar[dict[tuple[str, str, str], torch.Tensor] | None] = ContextVar("shared weights", default=None)
+
+
+@contextmanager
+def sharing_weights() -> Iterator[None]:
+    """Lets the artifacts of a bundle that are loaded within the block share their weights on a device."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def _placed(bundle: str, key: str, stored: torch.Tensor, device: str) -> torch.Tensor:
+    """Returns a stored tensor on a device: a copy of its own, or a tensor that shares the memory of an earlier copy."""
+    shared = _shared.get()
+    if shared is None or device == "cpu":
+        return stored.to(device)
+    known = shared.get((bundle, key, device))
+    if known is None:
+        known = shared[bundle, key, device] = stored.to(device)
+    return known.detach()  # whoever releases a tensor empties this one, and not the others
 
 
 def set_table(artifact: Path, table: Table | None) -> None:

@@ -1,5 +1,7 @@
 """Ops run on fake tensors for all sizes at once."""
 
+import io
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -39,3 +41,19 @@ def test_a_condition_on_sizes_is_tried_both_ways() -> None:
     assert run_for_all_sizes(mode, lambda: abs(1 if value.shape[0] > 8 else -1)) == 1
     with pytest.raises(GuardError, match="a condition on sizes"):
         run_for_all_sizes(mode, lambda: 1 if value.shape[0] > 8 else 2)
+
+
+def test_torch_does_not_log_what_is_tried_and_handled() -> None:
+    mode, value = fake_of_any_batch()
+    library = torch.library.Library("fuseconv_test_sizes", "DEF")
+    library.define("rows(Tensor x) -> Tensor")
+    library.impl("rows", lambda x: x.new_empty(int(x.shape[0])), "Meta")
+    logger, said = logging.getLogger("torch._subclasses.fake_tensor"), io.StringIO()
+    handler = logging.StreamHandler(said)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(GuardError):
+            run_for_all_sizes(mode, lambda: torch.ops.fuseconv_test_sizes.rows(value))
+    finally:
+        logger.removeHandler(handler)
+    assert said.getvalue() == ""

@@ -24,8 +24,9 @@ from fuseconv.pipeline.materialize import materialize
 from fuseconv.runtime.model import load
 from fuseconv.targets import onnx_weights
 from fuseconv.targets.aoti import _unpack
+from fuseconv.targets.artifact import release
 from fuseconv.weights.store import Store
-from fuseconv.weights.table import STORE, TABLE, Table, set_table
+from fuseconv.weights.table import STORE, TABLE, Table, set_table, sharing_weights
 from fuseconv.weights.tensor_file import ALIGNMENT, DTYPES, mapped, write
 
 TENSORS = {
@@ -106,6 +107,26 @@ def test_each_tensor_is_stored_once_and_read_as_it_was(tmp_path: Path) -> None:
     for name, tensor in table.read(tmp_path, "cpu").items():
         assert torch.equal(tensor, given[name])
         assert tensor.stride() == given[name].resolve_conj().stride()
+
+
+def test_artifacts_that_are_loaded_together_share_their_memory_on_a_device(tmp_path: Path) -> None:
+    """The device meta stands for a GPU: tensors are copied to it."""
+    given = {"weight": torch.randn(4, 6), "transposed": torch.randn(5, 7).T}
+    table = Store.create(tmp_path, given).put("target", given)
+
+    def storages() -> list[int]:
+        read.append(table.read(tmp_path, "meta"))
+        assert [one.stride() for one in read[-1].values()] == [one.stride() for one in given.values()]
+        return [one.untyped_storage()._cdata for one in read[-1].values()]
+
+    read: list[dict[str, torch.Tensor]] = []
+    with sharing_weights():
+        first = storages()
+        assert storages() == first
+        release(read[0].values())
+        assert storages() == first
+        assert [one.shape for one in read[1].values()] == [one.shape for one in given.values()]
+    assert not set(storages()) & set(storages())
 
 
 def test_what_only_one_target_has_is_in_its_folder(tmp_path: Path) -> None:
