@@ -196,8 +196,8 @@ def _exporting(device: str) -> Iterator[None]:
     """Patches the exporter while the block runs: adds fuseconv's replacements of ops, and caches and silences it.
 
     The caches hold the exporter's tables of decompositions and translations, which take longer to build than many
-    exports. Without silencing, the exporter logs that torchvision is missing, and torch warns that the exporter copies
-    tree specs in a deprecated way.
+    exports. Without silencing, the exporter logs that torchvision is missing and that its own lists are empty, and torch
+    warns that the exporter copies tree specs in a deprecated way.
 
     Raises:
         UpstreamError: the exporter did not use the replacements, because this version of torch builds its tables in
@@ -207,10 +207,8 @@ def _exporting(device: str) -> Iterator[None]:
 
     from fuseconv.targets.onnx_spellings import respelling
 
-    logger, tables, registry = logging.getLogger(_registration.__name__), vars(_decomp), _registration.ONNXRegistry
-    level, made = logger.level, tables[_TABLE]
-    kept = vars(registry)[_REGISTRY]
-    logger.setLevel(logging.ERROR)
+    tables, registry = vars(_decomp), _registration.ONNXRegistry
+    made, kept = tables[_TABLE], vars(registry)[_REGISTRY]
     asked = False
 
     def table(translated: set[Any]) -> dict[Any, Any]:
@@ -221,7 +219,7 @@ def _exporting(device: str) -> Iterator[None]:
     tables[_TABLE] = table
     setattr(registry, _REGISTRY, staticmethod(partial(_registry, getattr(registry, _REGISTRY))))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _only_errors(_registration.__name__, "onnx_ir._convenience"):
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
             yield
         if not asked:
@@ -233,7 +231,19 @@ def _exporting(device: str) -> Iterator[None]:
     finally:
         setattr(registry, _REGISTRY, kept)
         tables[_TABLE] = made
-        logger.setLevel(level)
+
+
+@contextmanager
+def _only_errors(*names: str) -> Iterator[None]:
+    """Lets the loggers of these names log errors only while the block runs."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 _TABLE = "create_onnx_friendly_decomposition_table"

@@ -349,8 +349,17 @@ def test_onnx_weights_outside_the_folder_are_refused(location: str, offset: int,
         TARGETS["onnx"].load(folder / "model.onnx", "cpu")
 
 
+class Puts(torch.nn.Module):
+    """Calls index_put, whose translation by the exporter has an empty list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        row = x[0, 0]
+        return torch.ops.aten.index_put.default(row, [torch.tensor([1, 0])], row[2:4], True)
+
+
 def test_the_exporter_is_quiet(fused: Program, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    TARGETS["onnx"].write(fused, tmp_path, Context(tmp_path))
+    for program in (fused, small_bundle.program(Puts(), (X,))):
+        TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("torch.onnx._internal.exporter._registration").level != logging.ERROR
 
