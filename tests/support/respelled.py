@@ -36,6 +36,11 @@ BETWEEN = {
 }
 """What may stand between a value and who reads it: the same numbers, in the same places."""
 
+RESTRIDED = " to other strides"
+"""What the name of a variant says of a copy that has other strides than what it copies: it may be there for them."""
+
+_COPIES = {"contiguous": torch.contiguous_format, "clone": torch.preserve_format}
+
 _FLOATING = ("dropout", "to f64 and back", "times one", "detach")
 _SHORT = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _SHORT |= {torch.bool: "bool", torch.int64: "i64", torch.int32: "i32"}
@@ -57,7 +62,13 @@ def respelled(text: Text, traced: Traced) -> Iterator[tuple[str, Text]]:
                 for what, lines in BETWEEN.items():
                     between = _filled(what, lines, name, values[name])
                     if between is not None:
-                        yield f"{what}: {name} of line {at}", _inserted(text, at, name, between)
+                        told = f"{what}{RESTRIDED if is_restrided(what, values[name]) else ''}: {name} of line {at}"
+                        yield told, _inserted(text, at, name, between)
+
+
+def is_restrided(what: str, value: torch.Tensor) -> bool:
+    """Whether what stands between is a copy of the value with other strides."""
+    return what in _COPIES and torch.empty_like(value, memory_format=_COPIES[what]).stride() != value.stride()
 
 
 def _values(text: Text, traced: Traced) -> Mapping[str, torch.Tensor]:
