@@ -196,8 +196,8 @@ def _exporting(device: str) -> Iterator[None]:
     """Patches the exporter while the block runs: adds fuseconv's replacements of ops, and caches and silences it.
 
     The caches hold the exporter's tables of decompositions and translations, which take longer to build than many
-    exports. Without silencing, the exporter logs that torchvision is missing and that its own lists are empty, and torch
-    warns that the exporter copies tree specs in a deprecated way.
+    exports. Without silencing, the exporter logs that torchvision is missing and that its own lists are empty, and
+    torch warns that the exporter copies tree specs in a deprecated way.
 
     Raises:
         UpstreamError: the exporter did not use the replacements, because this version of torch builds its tables in

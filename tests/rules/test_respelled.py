@@ -1,7 +1,7 @@
 """Every rule's examples, spelled otherwise, end as the same ops: a fuzzer whose every miss is listed, with its reason.
 
-A copy that has other strides than what it copies may be there for them: only the rules that remove it have to find it. Of
-every third example one variant is tried, the same each time; `--all` tries all, which takes minutes.
+A copy that has other strides than what it copies may be there for them: only the rules that remove it have to find it.
+Of every third example one variant is tried, the same each time; `--all` tries all, which takes minutes.
 """
 
 import json
