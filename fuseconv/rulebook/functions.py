@@ -1,7 +1,7 @@
 """The registry of the rule language's functions, and the decorator that registers a Python function.
 
 The signature of the Python function gives the number of operands, its return type gives the kind, and its one-line
-docstring gives the description. The table in docs/writing-rules.md, the errors of rule files and the matcher use this
+docstring gives the description. The table in docs/rule-functions.md, the errors of rule files and the matcher use this
 registry.
 """
 

@@ -1,4 +1,4 @@
-"""A bundle without fuseconv: the programs of docs/bundle.md, run where fuseconv cannot be imported."""
+"""A bundle without fuseconv: the programs of docs/without-fuseconv.md, run where fuseconv cannot be imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support import ROOT
 
 from fuseconv.bundle.manifest import open_bundle
 
-PAGE = ROOT / "docs" / "bundle.md"
+PAGE = ROOT / "docs" / "without-fuseconv.md"
 SECTION = re.compile(r"^## Loading without fuseconv\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_TORCH, WITH_ONNXRUNTIME = PROGRAM.findall(SECTION.findall(PAGE.read_text())[0])
