@@ -1,4 +1,4 @@
-"""docs/writing-rules.md: its example runs and prints what the page shows; docs/rule-functions.md lists all functions."""
+"""The pages on rules: the example runs and prints what its page shows, and the table lists all functions."""
 
 import re
 from pathlib import Path

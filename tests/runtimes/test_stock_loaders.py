@@ -16,9 +16,8 @@ from support import ROOT
 from fuseconv.bundle.manifest import open_bundle
 
 PAGE = ROOT / "docs" / "without-fuseconv.md"
-SECTION = re.compile(r"^## Loading without fuseconv\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-WITH_TORCH, WITH_ONNXRUNTIME = PROGRAM.findall(SECTION.findall(PAGE.read_text())[0])
+WITH_TORCH, WITH_ONNXRUNTIME = PROGRAM.findall(PAGE.read_text())
 
 CLEAN = """
 import sys
