@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from fuseconv.bundle.manifest import read_manifest
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.numbers import FiniteRange
-from fuseconv.commands.options import target_option
+from fuseconv.commands.options import existing, target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.served import How
 from fuseconv.commands.verbosity import quiet_option
@@ -105,6 +107,13 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     metavar="FOLDER",
     help="Folder of bundles whose weights clients may load. [default: clients may load none]",
 )
+@click.option(
+    "--signer",
+    type=PATH,
+    metavar="FILE",
+    callback=existing,
+    help="Public key (PEM). Serve only bundles that its holder has signed with `fuseconv sign`, also as new weights.",
+)
 @click.option("--log-requests", is_flag=True, help="Log every request. [default: only requests that fail]")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Log JSON lines, and print the summary as one JSON object.")
@@ -120,6 +129,7 @@ def serve(
     swap_from: Path | None,
     log_requests: bool,
     as_json: bool,
+    signer: Path | None,
     **limits: Any,
 ) -> Outcome:
     """Serve bundles over HTTP with the KServe v2 inference protocol, and batch requests.
@@ -133,7 +143,11 @@ def serve(
     if not local and (swap_from is not None or log_requests or as_json):
         fix = "add --local; with Ray Serve, `user_config` replaces the weights, and Ray writes the logs"
         raise UsageError("--swap-from, --log-requests and --json need --local", where="--local", fix=fix)
-    how = How(bundles, host, port, target, max_body * 2**20, delay=limits.pop("delay") / 1000, **limits)
+    if signer is not None:
+        with needs_extra("sign"):
+            import model_signing  # noqa: F401
+    delay = limits.pop("delay") / 1000
+    how = How(bundles, host, port, target, max_body * 2**20, delay=delay, signer=signer, **limits)
     if local:
         from fuseconv.commands.serve_local import serve_here
 

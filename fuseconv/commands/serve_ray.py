@@ -32,6 +32,7 @@ def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
         queue=how.queue,
         timeout=how.timeout,
         max_body=how.max_body,
+        signer=how.signer and how.signer.absolute(),
     )
     url, begun = f"http://{how.host}:{how.port}", time.monotonic()
     models = dict.fromkeys(how.bundles, f"{replicas} replicas on Ray Serve")

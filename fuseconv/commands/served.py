@@ -26,6 +26,7 @@ class How:
         queue: the maximum number of waiting requests per model.
         timeout: the number of seconds after which a request times out.
         workers: the number of batches of a model that run at the same time.
+        signer: the public key of whoever must have signed every bundle. None to serve unsigned bundles.
     """
 
     bundles: Mapping[str, Path]
@@ -38,6 +39,7 @@ class How:
     queue: int
     timeout: float
     workers: int
+    signer: Path | None = None
 
 
 def introduce(url: str, host: str, models: Mapping[str, str]) -> None:

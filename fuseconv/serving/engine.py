@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import REFERENCE
+from fuseconv.bundle.methods import weights_folder
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.runtime.model import load
@@ -58,13 +59,25 @@ class Engine:
         outputs: the name, datatype and shape of each output for the metadata. A dynamic size is -1.
     """
 
-    def __init__(self, bundle: Path, target: str | None = None, device: str | None = None) -> None:
+    def __init__(
+        self, bundle: Path, target: str | None = None, device: str | None = None, signer: Path | None = None
+    ) -> None:
         """Loads a bundle, and calls the model once with the inputs of the first verification case in the bundle.
 
+        Args:
+            bundle: the folder of the bundle.
+            target: the target to load, as for `fuseconv.load`.
+            device: the device that the bundle must be for. None for any device.
+            signer: the public key of whoever must have signed this bundle, and each bundle with new weights. None to
+                load unsigned bundles.
+
         Raises:
+            RefusedError: the holder of the key did not sign exactly the files of the bundle.
             FuseconvError: the bundle does not load, as for `fuseconv.load`, or the protocol has no datatype for a
                 tensor.
         """
+        self._signer = signer
+        self._check_signature(bundle)
         model = load(bundle, target=target, device=device)
         check_servable(model.contract, str(bundle))
         self.bundle = bundle
@@ -141,12 +154,21 @@ class Engine:
         """Replaces the weights with the weights of another bundle. Each batch uses either only old or only new weights.
 
         Raises:
+            RefusedError: the engine has a signer who did not sign exactly the files of the bundle.
             FuseconvError: the bundle does not load, as for `Model.swap`. The weights are unchanged.
         """
+        self._check_signature(bundle)
         fresh = self._loaded[0].with_weights(bundle)
         fresh(*_given_inputs(bundle, fresh.contract))
         self._loaded = (fresh, _version(bundle))
         self.bundle = bundle
+
+    def _check_signature(self, bundle: Path) -> None:
+        """Checks the signature of a bundle, or of the bundle that a method belongs to, if the engine has a signer."""
+        if self._signer is not None:
+            from fuseconv.provenance.signature import verify_signature
+
+            verify_signature(weights_folder(bundle.absolute()), self._signer)
 
     def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
         """Concatenates one input of all requests of a batch into a tensor on the model's device.

@@ -57,6 +57,8 @@ class Arguments(BaseModel):
         queue: the maximum number of waiting requests of a model in a replica.
         timeout: the number of seconds after which a request times out.
         max_body: the maximum size of a body in bytes.
+        signer: the public key of whoever must have signed every bundle, also those with new weights. Default: unsigned
+            bundles are served too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,6 +74,7 @@ class Arguments(BaseModel):
     queue: int = Field(default=256, ge=1)
     timeout: float = Field(default=30.0, gt=0)
     max_body: int = Field(default=64 * 2**20, ge=1)
+    signer: Path | None = None
 
     @field_validator("bundles", mode="before")
     @classmethod
@@ -89,7 +92,10 @@ class Replica:
         from fuseconv.serving.engine import Engine
         from fuseconv.serving.service import Service
 
-        engines = {name: Engine(path.absolute(), target=arguments.target) for name, path in arguments.bundles.items()}
+        engines = {
+            name: Engine(path.absolute(), target=arguments.target, signer=arguments.signer)
+            for name, path in arguments.bundles.items()
+        }
         limits = Limits(arguments.max_batch, arguments.delay, arguments.queue, arguments.timeout, arguments.workers)
         self._service = Service(engines, limits)
         bodies = Bodies(arguments.max_body, 8 * arguments.max_body, arguments.timeout)

@@ -14,12 +14,15 @@ from typing import Any
 import orjson
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from starlette.types import ASGIApp
 from support.calls import VIOLATIONS, draw
 from support.served import INFER, Answer, binary, call, with_buckets
 
 from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
-from fuseconv.errors import FuseconvError
+from fuseconv.errors import FuseconvError, RefusedError
+from fuseconv.provenance.signature import sign
 from fuseconv.runtime.model import load
 from fuseconv.serving.app import application
 from fuseconv.serving.batching import Limits
@@ -319,6 +322,26 @@ def test_another_model_is_no_new_weights(served: Path, tmp_path: Path) -> None:
     answer = asked(service, lambda app: call(app, "/v2/repository/models/block/load", body))
     assert answer.status == 400
     assert "another contract" in answer.json()["error"]
+
+
+def test_only_signed_bundles_are_served_and_loaded(served: Path, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (tmp_path / "key.pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    signed, unsigned = (Path(shutil.copytree(served, tmp_path / name)) for name in ("a.fuseconv", "b.fuseconv"))
+    sign(signed, tmp_path / "key.pem")
+    with pytest.raises(RefusedError, match="not signed"):
+        Engine(unsigned, target="torchscript", signer=tmp_path / "key.pub")
+    engine = Engine(signed, target="torchscript", signer=tmp_path / "key.pub")
+    service = Service({"block": engine}, Limits(rows=0), swap_from=tmp_path)
+
+    async def client(app: ASGIApp) -> list[Answer]:
+        bodies = [orjson.dumps({"parameters": {"bundle": bundle.name}}) for bundle in (unsigned, signed)]
+        return [await call(app, "/v2/repository/models/block/load", body) for body in bodies]
+
+    refused, loaded = asked(service, client)
+    assert (refused.status, loaded.status) == (400, 200)
+    assert "the bundle is not signed" in refused.json()["error"]
 
 
 def test_metrics(service: Service, engine: Engine) -> None:
