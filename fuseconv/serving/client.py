@@ -133,7 +133,9 @@ def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> 
         if binary:
             inputs.append({**one, "parameters": {"binary_data_size": array.nbytes}})
         else:
-            inputs.append({**one, "data": numbers_of(array, DATATYPES[spec.dtype], spec.name)})
+            inputs.append(
+                {**one, "data": numbers_of(array, DATATYPES[spec.dtype], f"input {spec.name}", "send binary data")}
+            )
     wanted = {"parameters": {"binary_data": True}} if binary else {}
     outputs = [{"name": name, **wanted} for name in contract.outputs]
     return framed({"inputs": inputs, "outputs": outputs}, arrays if binary else ())

@@ -71,8 +71,14 @@ def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
     return values
 
 
-def numbers_of(array: Array, datatype: str, name: str) -> Array:
+def numbers_of(array: Array, datatype: str, where: str, fix: str) -> Array:
     """Returns the values of an array as a flat array in row-major order, which the JSON serializer accepts.
+
+    Args:
+        array: the values.
+        datatype: the datatype of the protocol, such as `BF16`, whose values are stored as 16-bit integers.
+        where: what the array is, such as `output y`, for the error.
+        fix: how to exchange the array as binary data instead, for the error.
 
     Raises:
         NotFiniteError: the array contains NaN or infinities.
@@ -82,8 +88,8 @@ def numbers_of(array: Array, datatype: str, name: str) -> Array:
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise NotFiniteError(
-            f"the output {name} contains NaN or infinities, which JSON cannot represent",
-            where=f"output {name}",
-            fix='request it with "parameters": {"binary_data": true}',
+            f"the {where} contains NaN or infinities, which JSON cannot represent",
+            where=where,
+            fix=fix,
         )
     return flat

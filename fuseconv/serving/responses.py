@@ -62,7 +62,8 @@ def write_response(
             one["parameters"] = {"binary_data_size": tensor.array.nbytes}
             blobs.append(tensor.array)
         else:
-            one["data"] = numbers_of(tensor.array, tensor.datatype, name)
+            fix = 'request it with "parameters": {"binary_data": true}'
+            one["data"] = numbers_of(tensor.array, tensor.datatype, f"output {name}", fix)
         described.append(one)
     header: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
     if request_id:
