@@ -29,7 +29,7 @@ DEFINED := -C cmake.define.FUSECONV_CUDA=$(WITH_CUDA)
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
 
-# make test PYTEST=--all runs every test that needs no other program, in an hour; CONTRIBUTING.md says what is left out otherwise.
+# make test PYTEST=--all leaves out nothing, and takes half an hour; CONTRIBUTING.md says what is left out otherwise.
 PYTEST =
 test: build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
