@@ -40,7 +40,7 @@ ASKED_FOR = {
 
 PARTS = {
     "pages": "runs what a page, a sample or a benchmark shows",
-    "compiles": "waits for a C++ compiler for several seconds",
+    "compiles": "waits for a C++ compiler for several seconds, or uses the C++ runtime, which is compiled first",
     "fuzz": "tries random models, rules and files",
 }
 """The markers of tests that a run of all folders leaves out because of their time. Each has a job of its own in CI."""
@@ -66,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "markers", f"{name}: {does}; left out of a run of all folders without -m {name} or --all"
         )
+    config.addinivalue_line(
+        "markers", "cpp: does the same in Python and in C++; in Python alone if nothing is compiled"
+    )
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
     config.addinivalue_line(
         "markers", "diagonal(n): of a product of parameters, the rows whose indices add to 0 modulo n"
@@ -78,6 +81,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if folder in ASKED_FOR and folder not in config.option.markexpr else None
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what uses the C++ runtime: as of the part `compiles`, or as `cpp` if it also runs without it."""
+    names = getattr(item, "fixturenames", ())
+    if "cpp_program" in names:
+        item.add_marker("compiles")
+    elif "cpp_runtime" in names:
+        item.add_marker("cpp")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what `diagonal` and `PARTS` leave out, and begins long tests first, after all others were shuffled.
@@ -85,14 +97,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A long test that is begun last keeps one processor waiting. A run of named files or folders leaves out no part.
     """
     if not config.option.everything:
-        of_all_folders = config.args == config.getini("testpaths")
-        apart = {name for name in PARTS if of_all_folders and name not in config.option.markexpr}
+        apart = left_out_parts(config)
         left_out = [
             item for item in items if is_off_the_diagonal(item) or any(item.get_closest_marker(name) for name in apart)
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def left_out_parts(config: pytest.Config) -> set[str]:
+    """Returns the names of the parts that a run leaves out: none if files, folders or `--all` are given."""
+    if config.option.everything or config.args != config.getini("testpaths"):
+        return set()
+    return {name for name in PARTS if name not in config.option.markexpr}
 
 
 def pytest_collection_finish() -> None:
@@ -291,6 +309,13 @@ def programs(cpp_program: Path) -> Path:
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
     return build
+
+
+@pytest.fixture
+def cpp_runtime(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, Path]] | None:
+    """`run_in_cpp` for tests that also say something without it. None in a run that leaves out what is compiled."""
+    left_out = "compiles" in left_out_parts(request.config)
+    return None if left_out else request.getfixturevalue("run_in_cpp")
 
 
 @pytest.fixture
