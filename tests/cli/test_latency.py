@@ -50,6 +50,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, di
     return status, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.pages
 def test_every_target_and_the_original_are_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, record = run(
         capsys, folder / "wide.fuseconv", "--rounds", 5, "--shape", "dim0=7", "--against", folder / "wide.pt2"

@@ -105,6 +105,7 @@ def test_explain_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str
     assert slow["left_alone"][0]["choices"]["export"]["applied"] is False
 
 
+@pytest.mark.pages
 def test_bench_shows_what_each_rule_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("bench", folder / "model.fuseconv", "--target", "export", "--rounds", 9)
     _, out, _ = run(capsys, *arguments)

@@ -124,7 +124,7 @@ def test_a_fused_hub_model_computes_the_same(hub: Fused) -> None:
     check_parity(program, fused_program)
 
 
-@pytest.mark.diagonal(2)
+@pytest.mark.diagonal(4)
 @pytest.mark.parametrize("name", hub_models.MODELS)
 def test_a_fused_hub_model_computes_the_same_in_bfloat16(name: str, default_rules: tuple[Rule, ...]) -> None:
     program = hub_models.MODELS[name](torch.bfloat16)

@@ -69,6 +69,7 @@ def is_found(variant: Text, expected: Counter[str], stages: Stages) -> bool:
     return ends_as(traced, stages) == expected
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.examples.hit], ids=lambda rule: rule.name)
 def test_a_variant_of_an_example_ends_as_the_example_does(
     rule: Rule, stages: Stages, request: pytest.FixtureRequest
