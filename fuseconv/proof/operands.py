@@ -60,6 +60,12 @@ _RANGE = 9
 values are valid indices into the tensors of examples."""
 
 
+_LARGE = 1 << 26
+"""The number of elements above which a tensor repeats its first rows: a random element takes up to 32 bytes more."""
+
+_ROWS = 4
+"""The smallest number of rows to draw, so that rows of different magnitudes occur in `tiny` values."""
+
 ANY = Domain()
 """The domain of all floating-point values."""
 
@@ -106,9 +112,23 @@ def draw_operands(
     for spec in specs:
         for dim in spec.dims():
             sizes.setdefault(dim.name, size + 2 * len(sizes))
-    drawn = (_draw(spec, spec.sizes(sizes), generator, values, edges, place) for place, spec in enumerate(specs))
+    drawn = (_operand(spec, spec.sizes(sizes), generator, values, edges, place) for place, spec in enumerate(specs))
     tensors = tuple(within(one, domain) for one in drawn)
     return Operands(tensors, f"{values} values")
+
+
+def _operand(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, values: Values, edges: Edges, place: int
+) -> Tensor:
+    """Returns a random tensor. If it is large, only its first rows are random, and the others repeat them."""
+    rows = shape[0] if shape else 0
+    drawn = min(rows, max(_ROWS, rows * _LARGE // max(torch.Size(shape).numel(), 1)))
+    tensor = _draw(spec, (drawn, *shape[1:]) if rows else shape, generator, values, edges, place)
+    if drawn < rows:
+        tensor = tensor.repeat(-(-rows // drawn), *[1] * (len(shape) - 1))[:rows]
+    if values == "non-contiguous" and (tensor.is_floating_point() or tensor.is_complex()):
+        tensor = torch.stack((tensor, torch.full_like(tensor, torch.nan)), -1)[..., 0]
+    return tensor
 
 
 def _draw(
@@ -138,10 +158,7 @@ def _draw(
     first = int(torch.randint(0, 4, (), generator=generator, device=generator.device)) if values in _SPECIAL else 0
     for offset, special in enumerate(_SPECIAL.get(values, ())):
         drawn.view(-1)[first + offset * 4 :: 11] = special
-    tensor = drawn.to(dtype)
-    if values == "non-contiguous":
-        tensor = torch.stack((tensor, torch.full_like(tensor, torch.nan)), -1)[..., 0]
-    return tensor
+    return drawn.to(dtype)
 
 
 def within(tensor: Tensor, domain: Domain) -> Tensor:
