@@ -79,6 +79,7 @@ class Problem(ctypes.Structure):
         ("batch", ctypes.c_int32),
         ("x_batch_stride", ctypes.c_int64),
         ("weight_batch_stride", ctypes.c_int64),
+        ("residual_first", ctypes.c_int32),
     )
 
 
@@ -116,10 +117,14 @@ class Library:
         y: torch.Tensor | None = None,
         scratch: torch.Tensor | None = None,
         *,
-        gated: bool = False,
+        form: str = "plain",
     ) -> tuple[Problem, torch.Tensor]:
-        """The problem, and y filled with NaN. The problem keeps no reference to the tensors: the caller must."""
-        (m, k), n = x.shape, weight.shape[0] // (2 if gated else 1)
+        """The problem, and y filled with NaN.
+
+        The forms "gated" and "residual first" are told apart; all others are alike. The problem keeps no reference to
+        the tensors: the caller must.
+        """
+        (m, k), n = x.shape, weight.shape[0] // (2 if form == "gated" else 1)
         if y is None:
             y = torch.full((m, n), float("nan"), dtype=x.dtype, device=x.device)
         return Problem(
@@ -137,7 +142,8 @@ class Library:
             weight_stride=weight.stride(0),
             residual_stride=0 if residual is None else residual.stride(0),
             y_stride=y.stride(0),
-            gated=int(gated),
+            gated=int(form == "gated"),
+            residual_first=int(form == "residual first"),
             scratch=None if scratch is None else scratch.data_ptr(),
             workspace=self.workspace.data_ptr(),
             workspace_bytes=self.workspace.numel(),

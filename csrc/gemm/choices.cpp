@@ -49,7 +49,7 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
   add(" k", p.k);
   add(p.gated != 0 ? " gated" : "");
   add(p.bias != nullptr ? " bias" : "");
-  add(p.residual != nullptr ? " residual" : "");
+  add(p.residual == nullptr ? "" : p.residual_first != 0 ? " residual first" : " residual");
   add(p.tf32 != 0 ? " tf32" : "");
   add(p.weight_transposed != 0 ? " transposed" : "");
   add(aligned(p) ? "" : " unaligned");
@@ -187,7 +187,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
-                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
+                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0) | (p.residual_first != 0 ? 32 : 0);
   // cuBLAS's proposals depend on alignment.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     flags = flags << 5 | alignment(data);

@@ -220,7 +220,7 @@ std::string refuses(const Problem& p) {
     default:
       return "cuBLAS has no epilogue for this activation";
   }
-  return p.residual != nullptr ? "its residual is added before the activation" : "";
+  return p.residual != nullptr && p.residual_first == 0 ? "it adds a residual before the activation" : "";
 }
 
 int algorithms(const Problem& p) { return refuses(p).empty() ? library().proposals(p) : 0; }

@@ -1,5 +1,5 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, if gated, y[m, n] = act(z[m, n] + bias[n]) (z[m, N +
-// n] + bias[N + n]).
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, with the residual before or after the activation, or, if
+// gated, y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]).
 //
 // A thread accesses 16 bytes at a time if the rows are aligned. A block is as wide as a row, up to a maximum width, and
 // computes as many rows as it takes to keep all its threads busy.
@@ -30,6 +30,7 @@ struct Arguments {
   const T* other;  // a factor if gated, else an addend
   const T* other_bias;
   bool gated;
+  bool other_first;  // whether the addend is added before the activation
   int64_t rows, columns, y_stride, z_stride, other_stride;
 };
 
@@ -70,8 +71,9 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
+          x = a.other_first ? x + o : x;
           x = cuda::value_of(act(cuda::FormulaType<T>(x)));
-          v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
+          v[i].values[j] = T(a.gated ? x * o : a.other != nullptr && !a.other_first ? x + o : x);
         }
         *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];
       }
@@ -91,6 +93,7 @@ Arguments<T> arguments_of(const Problem& p) {
   a.y_stride = p.y_stride;
   a.z_stride = a.gated ? 2 * p.n : p.y_stride;
   a.other = a.gated ? a.z + p.n : static_cast<const T*>(p.residual);
+  a.other_first = !a.gated && a.other != nullptr && p.residual_first != 0;
   a.other_stride = a.gated ? a.z_stride : p.residual_stride;
   a.other_bias = a.gated && a.bias != nullptr ? a.bias + p.n : nullptr;
   return a;

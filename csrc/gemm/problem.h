@@ -1,6 +1,6 @@
-// Describes one linear layer for the backends: y = act(x w^T + bias) + residual, or, if gated, y = act(x wg^T + bg) (x
-// wu^T + bu), where g and u denote the gate half and the up half of weight and bias. The description contains only
-// plain data, so that it does not depend on a framework.
+// Describes one linear layer for the backends: y = act(x w^T + bias) + residual, or y = act(x w^T + bias + residual) if
+// residual_first, or, if gated, y = act(x wg^T + bg) (x wu^T + bu), where g and u denote the gate half and the up half of
+// weight and bias. The description contains only plain data, so that it does not depend on a framework.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,7 @@ struct Problem {
   // means one product without a batch. Only backend `cublaslt` supports a batch, and only without bias and residual.
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
+  int32_t residual_first;  // whether the residual is added before the activation
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;

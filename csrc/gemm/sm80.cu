@@ -113,6 +113,7 @@ void run(const Problem& p, int shape) {
   arguments.x_stride = p.x_stride;
   arguments.w_stride = p.weight_stride;
   arguments.residual_stride = p.residual_stride;
+  arguments.residual_first = p.residual_first != 0;
   arguments.y_stride = p.y_stride;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);

@@ -1,4 +1,5 @@
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
+// gated, with N columns of y and 2N rows of w,
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for compute capability 8.0 and above.
 //
@@ -22,6 +23,7 @@ struct Arguments {
   const void* residual;
   void* y;
   int64_t x_stride, w_stride, residual_stride, y_stride;
+  bool residual_first;
   int m, n, k;
   int row_tiles, column_tiles;
   Activation activation;
@@ -178,12 +180,16 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float b = to_float(bias.values[i + j]);
+          float b = to_float(bias.values[i + j]), r = to_float(residual[u].values[i + j]);
+          if (a.residual_first) {
+            b += r;
+            r = 0.0f;
+          }
           float value = act.apply(fmaf((&z.x)[j], Act::kScale, b * Act::kScale));
           if constexpr (Tile::kGated) {
             value *= (&up.x)[j] + to_float(up_bias.values[i + j]);
           } else {
-            value += to_float(residual[u].values[i + j]);
+            value += r;
           }
           y.values[i + j] = static_cast<T>(value);
         }

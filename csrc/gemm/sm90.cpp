@@ -128,12 +128,12 @@ std::string refuses(const Problem& p) {
   if (p.weight_transposed != 0) {
     return "the weight's rows are not dense";
   }
-  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.y, p.y_stride)) {
-    return "x, weight or y does not start, and step from row to row, at multiples of 16 bytes";
+  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.y, p.y_stride) ||
+      !aligned(p.residual, p.residual_stride)) {
+    return "x, weight, residual or y does not start, and step from row to row, at multiples of 16 bytes";
   }
-  if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || reinterpret_cast<uintptr_t>(p.residual) % 4 != 0 ||
-      p.n % 2 != 0 || (p.residual != nullptr && p.residual_stride % 2 != 0)) {
-    return "bias or residual is not aligned to 4 bytes";
+  if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || p.n % 2 != 0) {
+    return "bias is not aligned to 4 bytes";
   }
   return "";
 }
@@ -153,11 +153,12 @@ void run(const Problem& p, const Configuration& c) {
   CUtensorMap w_map =
       tensor_map(p.element, p.weight, p.n * halves, p.k, p.weight_stride, kernel.w_rows / w_parts, kDepth);
   CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
+  CUtensorMap residual_map =
+      p.residual != nullptr ? tensor_map(p.element, p.residual, p.m, p.n, p.residual_stride, 16, kernel.chunk) : y_map;
   const auto parts = [](int64_t size, int part) { return static_cast<int>((size + part - 1) / part); };
   Arguments arguments{};
   arguments.bias = p.bias;
-  arguments.residual = p.residual;
-  arguments.residual_stride = p.residual_stride;
+  arguments.residual_first = p.residual_first != 0;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);
   arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
@@ -175,7 +176,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.height = Divisor::of(height);
   arguments.last_height = Divisor::of(rows - (arguments.strips - 1) * height);
   arguments.pieces = pieces_of(p.activation);
-  void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
+  void* parameters[] = {&x_map, &w_map, &residual_map, &y_map, &arguments};
 
   const int blocks = c.cluster_m * c.cluster_n;
   const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / blocks, arguments.tiles);

@@ -24,8 +24,7 @@ struct Pieces {
 
 struct Arguments {
   const void* bias;
-  const void* residual;
-  int64_t residual_stride;
+  bool residual_first;
   int m, n;
   uint32_t x_bytes;          // the bytes of a tile of x; fewer than a full tile if y has fewer rows
   int steps;                 // the number of steps of 64 along k

@@ -1,4 +1,5 @@
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
+// gated, with N columns of y and 2N rows of w,
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for Hopper (sm_90a).
 //
@@ -88,16 +89,6 @@ __device__ constexpr int chunk_column(int chunk) {
   return Tile::kChunk * chunk < kLast ? Tile::kChunk * chunk : kLast;
 }
 
-// Loads a thread's elements of 16 rows by 64 columns: 2 of every 8 columns, in rows r and r + 8.
-template <class Element>
-__device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Arguments& a, int row, int column) {
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    const int r = row + 8 * (j % 2), c = column + 8 * (j / 2);
-    residual[j] = load_pair(static_cast<const Element*>(a.residual) + r * a.residual_stride + c, r < a.m && c < a.n);
-  }
-}
-
 struct Piecewise {
   static constexpr float kScale = 1.0f;
   const Pieces& pieces;
@@ -120,21 +111,36 @@ __device__ __forceinline__ Epilogue epilogue_of(const Arguments& a) {
   }
 }
 
-// Writes the 16 rows of one warp in a chunk from accumulators to y. The rows go through `shared`, where the 16-byte
-// pieces of a row are swizzled as in the tensor map of y. The ups of a gated tile start kYColumns after its gates.
-template <class Element, class Epilogue, bool kResidual, class Tile>
+// Computes the 16 rows of one warp in a chunk of y from accumulators, and writes them to `shared`, where the 16-byte
+// pieces of a row are swizzled as in the tensor map of y. They replace the same rows of the residual, if there is one.
+// The ups of a gated tile start kYColumns after its gates.
+template <class Element, class Epilogue, class Tile>
 __device__ __forceinline__ void finish(const Arguments& a, const float* accumulators, const uint32_t* bias,
-                                       const uint32_t* residual, uint32_t shared, int lane) {
+                                       uint32_t shared, int lane) {
   constexpr int kRowBytes = Tile::kChunk * 2;
+  constexpr bool kMayBeFirst = !std::is_same_v<Epilogue, linear::Epilogue<Activation::none>>;
   const auto epilogue = epilogue_of<Epilogue>(a);
   const int row = lane % 16;
 #pragma unroll
   for (int j = 0; j < Tile::kChunk / 8; j += 2) {
     uint32_t packed[4];
+    const int piece = (j + lane / 16) ^ (row * kRowBytes / 128 % (kRowBytes / 16));
+    const uint32_t place = shared + row * kRowBytes + piece * 16;
+    if constexpr (Tile::kResidual) {
+      load_matrices(packed, place);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = j + i / 2, half = i % 2;
-      const float2 b = unpack(bias[column], Element());
+      float2 b = unpack(bias[column], Element());
+      float2 r{};
+      if constexpr (Tile::kResidual) {
+        r = unpack(packed[i], Element());
+        if (kMayBeFirst && a.residual_first) {
+          b = {b.x + r.x, b.y + r.y};
+          r = {};
+        }
+      }
       const float* d = accumulators + column * 4 + half * 2;
       float low = epilogue.apply(fmaf(d[0], Epilogue::kScale, b.x * Epilogue::kScale));
       float high = epilogue.apply(fmaf(d[1], Epilogue::kScale, b.y * Epilogue::kScale));
@@ -143,26 +149,26 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* accumula
         low *= d[Tile::kYColumns / 2] + up.x;
         high *= d[Tile::kYColumns / 2 + 1] + up.y;
       }
-      if constexpr (kResidual) {
-        const float2 r = unpack(residual[column * 2 + half], Element());
+      if constexpr (Tile::kResidual) {
         low += r.x;
         high += r.y;
       }
       packed[i] = pack(low, high, Element());
     }
-    const int piece = (j + lane / 16) ^ (row * kRowBytes / 128 % (kRowBytes / 16));
-    store_matrices(shared + row * kRowBytes + piece * 16, packed[0], packed[1], packed[2], packed[3]);
+    store_matrices(place, packed[0], packed[1], packed[2], packed[3]);
   }
 }
 
-template <class Element, class Epilogue, bool kResidual, class Tile>
-__device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtensorMap& y_map, uint32_t shared, int rank,
-                                               int cluster, int clusters) {
+template <class Element, class Epilogue, class Tile>
+__device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtensorMap& residual_map,
+                                               const CUtensorMap& y_map, uint32_t shared, int rank, int cluster,
+                                               int clusters) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
   const int group = warp / 4;
   const int blocks = a.cluster_m * a.cluster_n;
-  const uint32_t staging = shared + Tile::kStaging + warp * 2 * Tile::kStagingBytes;
-  int buffer = 0;
+  const uint32_t staging = shared + Tile::kStaging + warp * Tile::kBuffers * Tile::kStagingBytes;
+  const uint32_t loaded = shared + Tile::kLoaded + warp * Tile::kBuffers * 8;
+  Ring<Tile::kBuffers> buffer;
   Ring<Tile::kStages> at;
   const auto release = [&](int stage) {
     const uint32_t empty = shared + Tile::kEmpty + stage * 8;
@@ -185,9 +191,21 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
   const int first_band = Tile::kTurns ? 0 : group * Tile::kBands;
   for (int tile = first; tile < a.tiles; tile += step_tiles) {
     const Place p = place<Tile>(a, tile, rank);
-    const int row = p.row + first_band * 64 + warp % 4 * 16, thread_row = row + lane / 4,
-              thread_column = p.column + lane % 4 * 2;
-    uint32_t bias[Tile::kColumns / 8], residual[16];
+    const int row = p.row + first_band * 64 + warp % 4 * 16, thread_column = p.column + lane % 4 * 2;
+    const auto load_residual = [&](int chunk, int to) {
+      barrier_expect(loaded + to * 8, Tile::kStagingBytes);
+      load_box(staging + to * Tile::kStagingBytes, residual_map, p.column + chunk_column<Tile>(chunk % Tile::kChunks),
+               row + 64 * (chunk / Tile::kChunks), loaded + to * 8);
+    };
+    if (Tile::kResidual && lane == 0) {
+      store_wait<0>();
+#pragma unroll
+      for (int i = 0; i < min(Tile::kBuffers, Tile::kWarpChunks); ++i) {
+        load_residual(i, (buffer.stage + i) % Tile::kBuffers);
+      }
+    }
+    __syncwarp();
+    uint32_t bias[Tile::kColumns / 8];
 #pragma unroll
     for (int j = 0; j < Tile::kColumns / 8; ++j) {
       constexpr int kPieces = Tile::kYColumns / 8;
@@ -225,39 +243,30 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       named_barrier_arrive(2 - group, 256);
       at.skip(a.steps);
     }
-    if constexpr (kResidual) {
-      load_residual<Element>(residual, a, thread_row, thread_column);
-    }
     wgmma_wait<0>();
     release(previous);
 #pragma unroll
-    for (int i = 0; i < Tile::kBands * Tile::kChunks; ++i) {
+    for (int i = 0; i < Tile::kWarpChunks; ++i) {
       const int band = i / Tile::kChunks, column = chunk_column<Tile>(i % Tile::kChunks);
-      uint32_t next[16];
-      if constexpr (kResidual) {
-        if (i + 1 < Tile::kBands * Tile::kChunks) {
-          load_residual<Element>(next, a, thread_row + 64 * ((i + 1) / Tile::kChunks),
-                                 thread_column + chunk_column<Tile>((i + 1) % Tile::kChunks));
-        }
-      }
-      const uint32_t from = staging + buffer * Tile::kStagingBytes;
-      buffer ^= 1;
-      if (lane == 0) {
+      const uint32_t from = staging + buffer.stage * Tile::kStagingBytes;
+      if constexpr (Tile::kResidual) {
+        barrier_wait(loaded + buffer.stage * 8, buffer.parity);
+      } else if (lane == 0) {
         store_wait<1>();
       }
       __syncwarp();
-      finish<Element, Epilogue, kResidual, Tile>(a, &d[band][column / 2], &bias[column / 8], residual, from, lane);
+      finish<Element, Epilogue, Tile>(a, &d[band][column / 2], &bias[column / 8], from, lane);
       shared_fence();
       __syncwarp();
       if (lane == 0) {
         store_box(y_map, from, p.column + column, row + 64 * band);
-      }
-      if constexpr (kResidual) {
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          residual[j] = next[j];
+        // The buffer of the chunk before this one is free once its store has read it.
+        if (const int next = i - 1 + Tile::kBuffers; Tile::kResidual && i > 0 && next < Tile::kWarpChunks) {
+          store_wait<1>();
+          load_residual(next, (buffer.stage + Tile::kBuffers - 1) % Tile::kBuffers);
         }
       }
+      buffer.advance();
     }
   }
   if (lane == 0) {
@@ -265,10 +274,11 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
   }
 }
 
-template <class Element, class Epilogue, bool kResidual, class Tile>
+template <class Element, class Epilogue, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     linear_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
-                  const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Arguments a) {
+                  const __grid_constant__ CUtensorMap residual_map, const __grid_constant__ CUtensorMap y_map,
+                  const __grid_constant__ Arguments a) {
   extern __shared__ uint8_t memory[];
   // Swizzled tiles must start at multiples of 1024 bytes, and at the same address in every block of a cluster.
   const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
@@ -281,9 +291,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4 * (Tile::kTurns ? 1 : Tile::kGroups));
     barrier_init_fence();
   }
+  if (Tile::kResidual && threadIdx.x < Tile::kWarps * Tile::kBuffers) {
+    barrier_init(shared + Tile::kLoaded + threadIdx.x * 8, 1);
+    barrier_init_fence();
+  }
   if (threadIdx.x == 96) {
     prefetch(x_map);
     prefetch(w_map);
+    if constexpr (Tile::kResidual) {
+      prefetch(residual_map);
+    }
     prefetch(y_map);
   }
   if (blocks == 1) {
@@ -307,7 +324,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (Tile::kGroups == 2) {
       take_registers<232>();
     }
-    multiply_tiles<Element, Epilogue, kResidual, Tile>(a, y_map, shared, rank, cluster, clusters);
+    multiply_tiles<Element, Epilogue, Tile>(a, residual_map, y_map, shared, rank, cluster, clusters);
     __syncwarp();
   }
   // A block must not exit while its peers still write to its shared memory.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/problem.h"
+#include "gemm/sm90_tile.h"
 
 namespace fuseconv::linear::sm90 {
 
@@ -31,10 +32,6 @@ struct Kernel {
 };
 
 inline constexpr int kTileShapes = 6;
-
-// What the epilogue does with act(x w^T + bias): stores it, adds a residual, or, for a gated layer, multiplies it by
-// the up half of x w^T + bias.
-enum class Form { plain, residual, gated };
 
 // Returns the kernel of a tile shape. `element` is f16 or bf16; `shape` is below kTileShapes.
 template <Activation::Name kActivation>

@@ -7,10 +7,10 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
-template <class T, Activation::Name kActivation, Form kForm, class Tile>
+template <class T, Activation::Name kActivation, class Tile>
 Kernel describe() {
   using Act = std::conditional_t<kActivation == Activation::hard_swish, Piecewise, Epilogue<kActivation>>;
-  return {reinterpret_cast<const void*>(&linear_kernel<T, Act, kForm == Form::residual, Tile>),
+  return {reinterpret_cast<const void*>(&linear_kernel<T, Act, Tile>),
           Tile::kRows,
           Tile::kYColumns,
           Tile::kColumns,
@@ -23,20 +23,19 @@ Kernel describe() {
 
 template <class T, Activation::Name kActivation, Form kForm>
 Kernel of_shape(int shape) {
-  constexpr bool kGated = kForm == Form::gated;
   switch (shape) {
     case 0:
-      return describe<T, kActivation, kForm, Turns128x128<kGated>>();
+      return describe<T, kActivation, Turns128x128<kForm>>();
     case 1:
-      return describe<T, kActivation, kForm, Turns128x160<kGated>>();
+      return describe<T, kActivation, Turns128x160<kForm>>();
     case 2:
-      return describe<T, kActivation, kForm, Turns128x176<kGated>>();
+      return describe<T, kActivation, Turns128x176<kForm>>();
     case 3:
-      return describe<T, kActivation, kForm, Turns64x128<kGated>>();
+      return describe<T, kActivation, Turns64x128<kForm>>();
     case 4:
-      return describe<T, kActivation, kForm, Together128x192<kGated>>();
+      return describe<T, kActivation, Together128x192<kForm>>();
     default:
-      return describe<T, kActivation, kForm, Together64x64<kGated>>();
+      return describe<T, kActivation, Together64x64<kForm>>();
   }
 }
 

@@ -130,7 +130,8 @@ void run(const Problem& p, int shape) {
                       static_cast<int>(grid.columns),
                       static_cast<int>(parts(p.k, 2 * kDepth) * 2),
                       p.activation,
-                      aligned(p.y, p.y_stride, 8) && aligned(p.residual, p.residual_stride, 8)};
+                      aligned(p.y, p.y_stride, 8) && aligned(p.residual, p.residual_stride, 8),
+                      p.residual_first != 0};
   cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kernel.shared_bytes)),
              "cudaFuncSetAttribute");

@@ -16,6 +16,7 @@ struct Arguments {
   int steps;          // the number of steps of 32 along k, which is even; elements past k are zeros
   Activation activation;
   bool pairs;  // whether y and residual can be accessed 8 bytes at a time
+  bool residual_first;
 };
 
 // Computes the product of a row of x and a row of w in f32.
@@ -70,13 +71,15 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* sum, con
       // -0 takes the place of a missing addend, because adding +0 would turn -0 into +0.
       float2 y{sum[at], sum[at + 1]};
       y = a.bias == nullptr ? y : float2{y.x + bias[i].x, y.y + bias[i].y};
+      const float2 sum_of_both{y.x + add[i].x, y.y + add[i].y};
+      y = residual != nullptr && a.residual_first ? sum_of_both : y;
       y = {act(y.x), act(y.y)};
       if constexpr (kGated) {
         const float2 u{up[at], up[at + 1]};
         y.x *= a.bias == nullptr ? u.x : u.x + up_bias[i].x;
         y.y *= a.bias == nullptr ? u.y : u.y + up_bias[i].y;
       }
-      y = residual == nullptr ? y : float2{y.x + add[i].x, y.y + add[i].y};
+      y = residual == nullptr || a.residual_first ? y : float2{y.x + add[i].x, y.y + add[i].y};
       if (inside && a.pairs && c + 1 < a.n) {
         *reinterpret_cast<float2*>(to + i * 8) = y;
       } else if (inside && c < a.n) {

@@ -1,4 +1,5 @@
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, in f32, on Hopper's TF32 Tensor Cores.
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
+// gated, in f32, on Hopper's TF32 Tensor Cores.
 //
 // TF32 has 11 significant bits. Each factor is approximated by the sum of two TF32 numbers, x = x1 + x2, with a
 // relative error below 2^-22. Three products are computed for each pair of factors: x2 w1, x1 w2, x1 w1. The fourth, x2

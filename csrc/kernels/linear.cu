@@ -37,7 +37,7 @@ DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
 }  // namespace
 
 void linear_layer(CudaHost& host, const LinearLayer& layer) {
-  const auto& [x, weight, bias, residual, activation, gated, tf32, backend, y] = layer;
+  const auto& [x, weight, bias, residual, activation, gated, tf32, backend, y, residual_first] = layer;
   linear::Problem p{};
   p.activation = activation;
   p.gated = gated ? 1 : 0;
@@ -64,6 +64,7 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
     const DenseRows rows = dense_rows(host, *residual);
     p.residual = rows.data;
     p.residual_stride = rows.stride;
+    p.residual_first = residual_first && activation != Activation::none;
   }
   p.y = y.data;
   p.y_stride = p.n;

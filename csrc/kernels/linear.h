@@ -1,5 +1,5 @@
-// Computes y = act(x weight^T + bias) + residual, or, for a gated layer, act(x gates^T + bias) (x ups^T + bias): one
-// product and its epilogue.
+// Computes y = act(x weight^T + bias) + residual, or, if residual_first, y = act(x weight^T + bias + residual), or, for a
+// gated layer, act(x gates^T + bias) (x ups^T + bias): one product and its epilogue.
 #pragma once
 
 #include <optional>
@@ -20,6 +20,7 @@ struct LinearLayer {
   bool tf32;                               // whether f32 may be multiplied in TF32 (CUDA)
   std::optional<linear::Backend> backend;  // std::nullopt: the fastest (CUDA)
   Out y;
+  bool residual_first = false;  // true only on CUDA
 };
 
 inline namespace FUSECONV_ISA {
