@@ -7,8 +7,8 @@
 
 namespace fuseconv::linear {
 
-// Runs the pass. Uses the problem's y, m, n, y_stride, bias, activation, residual, residual_first, gated, scratch and stream. Throws
-// std::runtime_error if CUDA fails.
+// Runs the pass. Uses the problem's y, m, n, y_stride, bias, activation, residual, residual_first, gated, scratch and
+// stream. Throws std::runtime_error if CUDA fails.
 void pass(const Problem& problem);
 
 }  // namespace fuseconv::linear

@@ -1,6 +1,6 @@
 // Describes one linear layer for the backends: y = act(x w^T + bias) + residual, or y = act(x w^T + bias + residual) if
-// residual_first, or, if gated, y = act(x wg^T + bg) (x wu^T + bu), where g and u denote the gate half and the up half of
-// weight and bias. The description contains only plain data, so that it does not depend on a framework.
+// residual_first, or, if gated, y = act(x wg^T + bg) (x wu^T + bu), where g and u denote the gate half and the up half
+// of weight and bias. The description contains only plain data, so that it does not depend on a framework.
 #pragma once
 
 #include <cstddef>

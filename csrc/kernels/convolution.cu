@@ -98,7 +98,8 @@ bool as_linear(CudaHost& host, const Convolution& c) {
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   const bool is_half = c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16;
   if (!is_half || c.x.rank < 4 || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) || !all(after, 0) ||
-      !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !fits_channels_last(c.x) || !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
+      !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !fits_channels_last(c.x) ||
+      !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
     return false;
   }
   const Rows x(c.x), y(c.y);

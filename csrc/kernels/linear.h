@@ -1,5 +1,5 @@
-// Computes y = act(x weight^T + bias) + residual, or, if residual_first, y = act(x weight^T + bias + residual), or, for a
-// gated layer, act(x gates^T + bias) (x ups^T + bias): one product and its epilogue.
+// Computes y = act(x weight^T + bias) + residual, or, if residual_first, y = act(x weight^T + bias + residual), or, for
+// a gated layer, act(x gates^T + bias) (x ups^T + bias): one product and its epilogue.
 #pragma once
 
 #include <optional>
