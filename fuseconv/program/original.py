@@ -94,11 +94,14 @@ class Original:
 
 
 def _move_constants(module: torch.nn.Module, device: str) -> None:
-    """Sets the device of the tensors that the graphs of an archive create, such as the positions for a mask.
+    """Moves what `Module.to` leaves: constants that are no buffers, and the tensors that the graphs of an archive create.
 
-    Changes the graphs in place.
+    Such tensors are for example the numbers and the positions of a mask. Changes the module and the graphs in place.
     """
     for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                setattr(part, name, value.to(device))
         if not isinstance(part, GraphModule):
             continue
         for node in part.graph.nodes:

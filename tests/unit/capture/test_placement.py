@@ -26,7 +26,8 @@ class Positions(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         positions = torch.arange(4, device=x.device) + torch.zeros(4, device=x.device)
-        return self.linear(x) * positions.to(x.device) + self.offset
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)
+        return self.linear(x) * positions.to(x.device) * scale + self.offset
 
 
 @pytest.mark.parametrize("source", ["archive", "module"])
