@@ -15,6 +15,7 @@
 
 #include "core/layout.h"
 #include "cudnn/convolution_graph.h"
+#include "gemm/ends_are_nan.h"
 #include "gemm/stopwatch.h"
 #include "tuning/process.h"
 
@@ -51,7 +52,7 @@ std::string family_of(const Problem& p) {
   std::ostringstream family;
   family.imbue(std::locale::classic());  // the name must be the same in every process
   family << linear::device_name() << "; cudnn " << functions()->version() << "; conv "
-         << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu" : "") << (p.bias ? " bias" : "")
+         << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu of NaN too" : "") << (p.bias ? " bias" : "")
          << (p.residual ? " residual" : "");
   const auto add = [&](const char* name, std::span<const int64_t> numbers) {
     family << ' ' << name;
@@ -122,8 +123,17 @@ struct Timed {
   tuning::Tactic tactic;
 };
 
+// Returns whether the ReLU of a plan propagates NaN, which cuDNN does not promise: some of its engines return 0. `nan`
+// is a weight whose elements are NaN. The plan runs with this weight, and overwrites y.
+bool keeps_nan(Plan& plan, Handle handle, cudaStream_t stream, Problem p, const void* nan, void* workspace) {
+  p.weight.data = nan;
+  plan.run(handle, stream, p, workspace);
+  const int64_t channels = p.y.sizes[1];
+  return linear::ends_are_nan(p.y.data, p.y.dtype, channels, element_count(p.y) - channels, stream);
+}
+
 // Times the plans of the first kTimed configurations that cuDNN supports, and returns the timings, fastest first.
-// Leaves out plans that fail to run.
+// Leaves out plans that fail to run, and plans with a ReLU that does not propagate NaN.
 std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const Graph& graph) {
   std::vector<std::shared_ptr<Plan>> plans;
   int64_t bytes = 0;
@@ -137,12 +147,20 @@ std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const 
   const std::lock_guard alone(linear::timing_mutex());
   linear::cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(host.stream())), "cudaStreamSynchronize");
   linear::Stopwatch watch;
+  const size_t weight_bytes = static_cast<size_t>(element_count(p.weight) * size_of(p.weight.dtype));
+  void* const nan = p.relu ? host.scratch(weight_bytes) : nullptr;
+  if (p.relu) {  // every 16-bit element of ones is NaN
+    linear::cuda_check(cudaMemsetAsync(nan, 0xff, weight_bytes, watch.stream), "cudaMemsetAsync");
+  }
   std::vector<Timed> found;
   for (const auto& plan : plans) {
     try {
       const auto run = [&] { plan->run(handle, watch.stream, p, workspace); };
       run();
       linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
+      if (p.relu && !keeps_nan(*plan, handle, watch.stream, p, nan, workspace)) {
+        continue;
+      }
       const cudaGraphExec_t replayed = watch.record(run, kRepeats);
       float times[kRounds];
       for (float& time : times) {
@@ -223,7 +241,8 @@ Plans& plans() {
 
 // Selects a plan as linear::Choices::choose selects a backend. The result is the first of these that exists: the
 // fastest measured plan; the fastest plan of a new timing, if `times`; the plan that is expected to be fastest from
-// measured tactics; the first plan that cuDNN proposes. If cuDNN supports none, the plan of the result is null.
+// measured tactics; the first plan that cuDNN proposes, except with a ReLU, because only timed plans are known to
+// propagate NaN. If there is none, the plan of the result is null.
 Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_t version) {
   try {
     const Graph graph(handle, p);
@@ -246,10 +265,11 @@ Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_
       return {plan, false, version};
     }
     for (const Descriptor& configuration : graph.configurations()) {
-      if (const auto plan = plan_of(handle, configuration)) {
+      if (const auto plan = p.relu ? nullptr : plan_of(handle, configuration)) {
         return {plan, false, version};
       }
     }
+    return {nullptr, false, version};
   } catch (const Refused&) {
     // cuDNN does not support these operations together.
   }

@@ -20,10 +20,10 @@ struct Problem {
 // Runs a problem on the host's stream. Uses only engines that are deterministic and precompiled in cuDNN's library:
 // compiling an engine on its first call takes up to a second. On the first call with a problem that was not measured,
 // times the engines and selects the fastest if `may_time` is true and the stream is not being captured. Otherwise
-// selects the engine that is expected to be fastest from the measured tactics or, without tactics, from cuDNN's
-// heuristic.
+// selects the engine that is expected to be fastest from the measured tactics or, without tactics and without a ReLU,
+// from cuDNN's heuristic. With a ReLU, only engines that were seen to propagate NaN are used: timing tests this.
 //
-// Returns false, without any effect, if the process has no cuDNN 9 or cuDNN has no such engine.
+// Returns false, without any effect, if the process has no cuDNN 9 or there is no such engine.
 bool run(CudaHost& host, const Problem& problem, bool may_time);
 
 }  // namespace fuseconv::cudnn

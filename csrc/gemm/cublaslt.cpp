@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -13,6 +12,7 @@
 
 #include "gemm/cublaslt_problem.h"
 #include "gemm/cuda_check.h"
+#include "gemm/ends_are_nan.h"
 
 namespace fuseconv::linear::cublaslt {
 namespace {
@@ -165,37 +165,6 @@ void multiply(const Problem& p, int algorithm, double factor) {
         "cublasLtMatmul");
 }
 
-template <class T>
-bool all_nan(const std::vector<char>& bytes) {
-  for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
-    T value;
-    std::memcpy(&value, &bytes[i], sizeof(T));
-    if (value == value) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Returns whether all elements are NaN. f16 has 5 exponent bits, and bf16 has 8.
-bool all_nan(const std::vector<char>& bytes, Element element) {
-  if (element == Element::f64) {
-    return all_nan<double>(bytes);
-  }
-  if (element == Element::f32) {
-    return all_nan<float>(bytes);
-  }
-  const uint16_t infinity = element == Element::f16 ? 0x7c00 : 0x7f80;
-  for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
-    uint16_t bits;
-    std::memcpy(&bits, &bytes[i], 2);
-    if ((bits & 0x7fff) <= infinity) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string refuses(const Problem& p) {
@@ -240,19 +209,7 @@ void run(const Problem& p, int algorithm, double scale) {
 
 bool keeps_nan(const Problem& p, int algorithm) {
   multiply(p, algorithm, std::numeric_limits<double>::quiet_NaN());
-  const size_t element = static_cast<size_t>(size_of(p.element));
-  std::vector<char> rows(static_cast<size_t>(2 * p.n) * element);
-  const auto stream = static_cast<cudaStream_t>(p.stream);
-  const size_t row = static_cast<size_t>(p.n) * element;
-  for (const int64_t place : {int64_t{0}, p.m - 1}) {
-    cuda_check(cudaMemcpyAsync(rows.data() + (place == 0 ? 0 : row),
-                               static_cast<const char*>(p.y) + static_cast<size_t>(place * p.y_stride) * element, row,
-                               cudaMemcpyDeviceToHost, stream),
-               "cudaMemcpyAsync");
-  }
-  cuda_check(cudaStreamSynchronize(stream), "an algorithm");
-  rows.resize(p.m > 1 ? 2 * row : row);
-  return all_nan(rows, p.element);
+  return ends_are_nan(p.y, p.element, p.n, (p.m - 1) * p.y_stride, static_cast<cudaStream_t>(p.stream));
 }
 
 std::string name_of(const Problem& p, int algorithm) { return name_of(library().ready(p, algorithm).algorithm); }

@@ -63,15 +63,18 @@ bool by_cudnn(CudaHost& host, const Convolution& c) {
   Spec x, weight;
   const bool adds = c.residual && fits_channels_last(*c.residual) && is_aligned(c.residual->data) &&
                     (c.residual_first || c.activation == Activation::none);
-  const bool activates = c.activation == Activation::relu && (!c.residual || adds);
-  const cudnn::Problem problem{laid_out(host, c.x, x),
-                               laid_out(host, c.weight, weight),
-                               c.bias,
-                               adds ? c.residual : std::nullopt,
-                               c.parameters,
-                               activates,
-                               c.y};
-  if (!cudnn::run(host, problem, tuning::may_time())) {
+  bool activates = c.activation == Activation::relu && (!c.residual || adds);
+  cudnn::Problem problem{laid_out(host, c.x, x),
+                         laid_out(host, c.weight, weight),
+                         c.bias,
+                         adds ? c.residual : std::nullopt,
+                         c.parameters,
+                         activates,
+                         c.y};
+  if (activates && !cudnn::run(host, problem, tuning::may_time())) {
+    problem.relu = activates = false;
+  }
+  if (!activates && !cudnn::run(host, problem, tuning::may_time())) {
     return false;
   }
   const ConvolutionPass rest{c.y, std::nullopt, adds ? std::nullopt : c.residual,

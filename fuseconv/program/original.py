@@ -94,7 +94,7 @@ class Original:
 
 
 def _move_constants(module: torch.nn.Module, device: str) -> None:
-    """Moves what `Module.to` leaves: constants that are no buffers, and the tensors that the graphs of an archive create.
+    """Moves what `Module.to` leaves: constants that are no buffers, and tensors that the graphs of an archive create.
 
     Such tensors are for example the numbers and the positions of a mask. Changes the module and the graphs in place.
     """

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph
 
 from fuseconv.graph.runner import Runner
+from fuseconv.matching.graph import op_name
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import TOLERANCES, compare
 
@@ -67,14 +68,22 @@ def compare_graphs(
         return ""
     if failure:
         return failure
-    found = difference(actual, original, fp64, fp64_only)
+    cudnn = _by_cudnn(before, operands)
+    found = difference(actual, original, fp64, fp64_only, cudnn)
     if not found or not _are_alike(actual, original):
         return found
     expected = [_settled(*three, overflowing) for three in zip(actual, original, fp64, strict=True)]
     if not ordinary:
         spread = _spread(before, operands, fp64)
         expected = [_conditioned(*four) for four in zip(actual, expected, fp64, spread, strict=True)]
-    return difference(actual, [one for one, _ in expected], [true for _, true in expected], fp64_only)
+    return difference(actual, [one for one, _ in expected], [true for _, true in expected], fp64_only, cudnn)
+
+
+def _by_cudnn(graph: Graph, operands: Sequence[Any]) -> bool:
+    """Returns whether cuDNN may compute a convolution of the graph."""
+    on_cuda = any(isinstance(one, torch.Tensor) and one.is_cuda for one in operands)
+    names = (op_name(node.target) for node in graph.nodes if node.op == "call_function")
+    return on_cuda and any(name.startswith(("aten.conv", "fuseconv.conv")) for name in names)
 
 
 def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
@@ -231,6 +240,7 @@ def difference(
     original: Sequence[torch.Tensor],
     fp64: Sequence[torch.Tensor],
     fp64_only: bool = False,
+    cudnn: bool = False,
 ) -> str:
     """Returns a description of the first result that exceeds its tolerance, or an empty string if the results agree.
 
@@ -239,9 +249,10 @@ def difference(
         original: the results of the matched ops.
         fp64: the results of the matched ops in float64; see tolerance.py.
         fp64_only: whether only the error against `fp64` counts, and not the difference from `original`.
+        cudnn: whether the matched ops may contain convolutions of cuDNN; see tolerance.py.
     """
     for position, (one, other, true) in enumerate(zip(actual, original, fp64, strict=True)):
-        row = compare(one, other, true, fp64_only=fp64_only)
+        row = compare(one, other, true, fp64_only=fp64_only, cudnn=cudnn)
         if not row.ok:
             name = "the result" if len(actual) == 1 else f"result {position}"
             return f"{name} differs{_first(one, other)}: {row.reason}"

@@ -183,6 +183,45 @@ def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, fp64: 
     assert compare(ours, original, torch.tensor([1.0, fp64], dtype=torch.float64)).ok is ok
 
 
+@pytest.mark.parametrize(
+    ("actual", "original", "fp64", "ok"),
+    [
+        (-INF, 0.0, -INF, True),
+        (INF, 65504.0, 65530.0, True),  # the nearest number of the dtype
+        (INF, 0.0, -INF, False),
+        (NAN, 0.0, INF, False),
+        (NAN, 65504.0, 65530.0, False),
+        (-INF, 65504.0, 65530.0, False),
+        (INF, 65504.0, 65510.0, False),
+    ],
+)
+def test_an_infinity_is_right_where_the_reference_is_infinite(
+    actual: float, original: float, fp64: float, ok: bool
+) -> None:
+    ours, others = (torch.tensor([1.0, one], dtype=torch.float16) for one in (actual, original))
+    assert compare(ours, others, torch.tensor([1.0, fp64], dtype=torch.float64)).ok is ok
+
+
+@pytest.mark.parametrize(
+    ("actual", "original", "fp64", "ok"),
+    [
+        (NAN, INF, NAN, True),
+        (-INF, INF, NAN, True),
+        (NAN, 0.0, NAN, True),
+        (INF, 0.0, NAN, True),
+        (0.0, INF, NAN, False),
+        (0.0, NAN, NAN, False),
+        (INF, NAN, NAN, False),
+        (NAN, 0.0, INF, False),
+    ],
+)
+def test_cudnn_may_lose_a_nan(actual: float, original: float, fp64: float, ok: bool) -> None:
+    ours, others = (torch.tensor([1.0, one], dtype=torch.float16) for one in (actual, original))
+    reference = torch.tensor([1.0, fp64], dtype=torch.float64)
+    assert compare(ours, others, reference, cudnn=True).ok is ok
+    assert not compare(ours, others, reference).ok
+
+
 def test_the_original_s_own_overflow_is_no_error_of_the_artifact() -> None:
     original = torch.tensor([INF, 1.0], dtype=torch.float16)
     assert compare(original, original, torch.tensor([70000.0, 1.0], dtype=torch.float64)).ok
