@@ -106,11 +106,11 @@ class _Naming:
 
     def name(self, node: Node) -> None:
         given = arguments(node)
-        q, k, v = given["query"], given["key"], given["value"]
         ops = torch.ops.aten
         with self.graph.inserting_before(node):
             before = node.prev
             try:
+                q, k, v = (self._dense(given[name]) for name in ("query", "key", "value"))
                 if given["attn_mask"] is None:
                     kernel = ops._scaled_dot_product_flash_attention.default
                     results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=given["scale"])
@@ -120,7 +120,7 @@ class _Naming:
                     results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=given["scale"])
                 result = self._call(operator.getitem, results, 0)
             except GuardError:
-                self._masks.pop((given["attn_mask"], q.meta["val"].dtype), None)
+                self._masks.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
                 while node.prev is not before:
                     self.graph.erase_node(node.prev)
                 return
@@ -129,6 +129,13 @@ class _Naming:
                 result.meta[key] = node.meta[key]
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
+
+    def _dense(self, operand: Node) -> Node:
+        """Returns an operand in which the elements of a head are adjacent in memory, as both kernels require."""
+        if same_sizes([operand.meta["val"].stride(-1)], [1]):
+            return operand
+        dense: Node = self._call(torch.ops.aten.contiguous.default, operand)
+        return dense
 
     def _bias(self, mask: Node, q: Node) -> Node:
         """Returns the mask as an additive bias [B, H, L, S], whose rows begin at multiples of 16 bytes."""

@@ -20,14 +20,16 @@ BATCH, TOKENS = Dim("batch", min=1, max=8), Dim("tokens", min=2, max=64)
 class Attention(nn.Module):
     """Two layers that share a mask."""
 
-    def __init__(self, width: int = 16, causal: bool = False, added: bool = False) -> None:
+    def __init__(self, width: int = 16, causal: bool = False, added: bool = False, across: bool = False) -> None:
         super().__init__()
-        self.width, self.causal, self.added = width, causal, added
+        self.width, self.causal, self.added, self.across = width, causal, added, across
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None and self.added:
             mask = torch.where(mask, 0.0, -1e4).to(x.dtype)
         for _ in range(2):
+            if self.across:  # as after a convolution over the tokens
+                x = x.transpose(1, 2).contiguous().transpose(1, 2)
             q, k, v = (y.unflatten(-1, (-1, self.width)).transpose(1, 2) for y in x.chunk(3, -1))
             y = scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
             x = torch.cat([y.transpose(1, 2).flatten(2)] * 3, -1)
@@ -47,6 +49,8 @@ class Kernels(Interpreter):
     """Computes the CUDA kernels by the composite op, and checks what they require of a bias."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target in (FLASH, EFFICIENT):
+            assert [operand.stride(-1) for operand in args[:3]] == [1, 1, 1]
         if target is FLASH:
             q, k, v, _, causal, _ = args
             return (scaled_dot_product_attention(q, k, v, is_causal=causal, scale=kwargs["scale"]),)
@@ -99,6 +103,20 @@ def test_kernels_are_named_and_compute_the_same(
             inputs.append(torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens) < 0.7)
         got = Kernels(GraphModule({}, graph)).run(*inputs)[0]
         torch.testing.assert_close(got, module(*inputs), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [None, (3, 1, 1, 11)], ids=["plain", "keys"])
+def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None) -> None:
+    module, mask = Attention(across=True), None if shape is None else torch.ones(shape, dtype=torch.bool)
+    graph = named(captured(module, torch.bfloat16, mask).exported.graph)
+    assert graph is not None
+    assert targets(graph).count(torch.ops.aten.contiguous.default) >= 6
+    inputs = [torch.randn(4, 13, 96, dtype=torch.bfloat16)]
+    if mask is not None:
+        inputs.append(torch.rand(4, 1, 1, 13) < 0.7)
+    got, eager = Kernels(GraphModule({}, graph)).run(*inputs)[0], module(*inputs)
+    fp64 = module(inputs[0].double(), *inputs[1:])
+    assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(torch.bfloat16).eps
 
 
 @pytest.mark.gpu
