@@ -140,6 +140,10 @@ def explain_call(
     )
 
 
+_NOT_ON_CPU = ("not implemented for '", "from the 'CPU' backend")
+"""Words of PyTorch's errors for an op that the CPU lacks. A module without `forward` raises another such error."""
+
+
 def _explain(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: str, fix: str
 ) -> FuseconvError:
@@ -152,6 +156,13 @@ def _explain(
             fix="use torch.where or torch.cond, or branch only on shapes and settings, which are known during export",
         )
     refusal = _eager(module, args, kwargs)
+    if isinstance(refusal, NotImplementedError) and any(words in str(refusal) for words in _NOT_ON_CPU):
+        return UnsupportedError(
+            "the model needs an op that PyTorch does not implement on the CPU, where fuseconv captures every model: "
+            f"{_first_line(str(refusal))}",
+            where=model_line(refusal) or where,
+            fix="use another op for this value, or another dtype that the op supports on the CPU",
+        )
     if refusal is not None:
         return UsageError(
             f"the model does not accept {inputs}: {type(refusal).__name__}: {_first_line(str(refusal))}",

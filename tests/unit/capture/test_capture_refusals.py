@@ -55,6 +55,11 @@ class Control(nn.Module):
         return x - 1
 
 
+class Histogram(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.histc(x.int(), bins=4, min=0, max=4)
+
+
 class Items(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros(int(x.max().item()))
@@ -282,6 +287,14 @@ REFUSED = {
         "the model accepts h:8..64:2 and w:8..64:4",
     ),
     "control flow on values": (Control(), [X], UnsupportedError, "values of a tensor", "if x.sum() > 0", "torch.where"),
+    "an op that the CPU lacks": (
+        Histogram(),
+        [X],
+        UnsupportedError,
+        "does not implement on the CPU",
+        "torch.histc(",
+        "another dtype",
+    ),
     "a size from values": (Items(), [X], UnsupportedError, "values of a tensor", "x.max().item()", "torch.where"),
     "numpy": (Numpy(), [X], UnsupportedError, "cannot be exported", "x.numpy()", "torch operations"),
     "a model that rejects the sizes": (
