@@ -52,6 +52,24 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """The figures of the numerical test that a match passed at conversion.
+
+    Attributes:
+        rmse: the root-mean-square error of the replacement against float64 on the values that occur in the model. None
+            if the replacement gave the same results as the matched ops.
+        rmse_matched: the root-mean-square error of the matched ops on these values, or None.
+        draws: the number of sets of adversarial operands on which the replacement passed as well.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    rmse: float | None
+    rmse_matched: float | None
+    draws: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One rewrite of the graph by a rule. A step is self-contained: it can be executed without the rule file.
 
@@ -71,6 +89,8 @@ class Step:
         apply: whether the step is executed. Edit plan.json and set it to false to disable the step.
         choices: maps targets to the measured choices. In a target that is not listed, the step is executed.
             Omitted from plan.json if empty.
+        trial: the figures of the numerical test. None, and omitted from plan.json, if the match was not tested. Steps
+            that differ in it alone are equal.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -87,6 +107,7 @@ class Step:
     apply: bool = True
     literals: tuple[tuple[float, float], ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    trial: Trial | None = field(default=None, compare=False, repr=False)
 
     def applies(self, target: str) -> bool:
         """Returns whether the step is executed in a target."""
@@ -216,7 +237,7 @@ class Plan:
         """Returns the text of plan.json, which `from_json` parses."""
         value = asdict(self)
         for step in value["steps"]:
-            for name in ("literals", "choices"):
+            for name in ("literals", "choices", "trial"):
                 if not step[name]:
                     del step[name]
         return json.dumps({"schema": value.pop("schema"), **value}, indent=1, allow_nan=False) + "\n"
@@ -244,7 +265,7 @@ class Plan:
 
 _PLAN = TypeAdapter(Plan)
 
-_FIELDS = {each.name for noun in (Plan, Step, Miss, Choice) for each in fields(noun)}
+_FIELDS = {each.name for noun in (Plan, Step, Trial, Miss, Choice) for each in fields(noun)}
 
 
 def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:

@@ -8,8 +8,9 @@ instead of 0.044715), the literal explains the difference, and the rule is not a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,9 +23,10 @@ from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import MatchKey, plan
 from fuseconv.matching.regions import search_rule
-from fuseconv.matching.steps import Forms, Miss, Plan, Step
+from fuseconv.matching.steps import Forms, Miss, Plan, Step, Trial
 from fuseconv.program.captured import Program
 from fuseconv.proof.adversarial import draw, hard, kind
+from fuseconv.proof.difference import Compared
 from fuseconv.proof.edges import edges_of
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import ORDINARY, OVERFLOWING, described
@@ -75,7 +77,8 @@ def checked_plan(
         if not wrong:
             told = {(miss.rule, miss.node) for miss in found.misses}
             more = tuple(miss for miss in left.values() if (miss.rule, miss.node) not in told)
-            return replace(found, misses=found.misses + more)
+            steps = tuple(replace(step, trial=trial.figures.get(repr(step))) for step in found.steps)
+            return replace(found, steps=steps, misses=found.misses + more)
         left |= wrong
     names = ", ".join(sorted({miss.rule for miss in left.values()}))
     raise RuleError(
@@ -85,18 +88,26 @@ def checked_plan(
     )
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The result of the test on random values: the first difference, and how many sets of operands gave none."""
+
+    difference: str = ""
+    passed: int = 0
+
+
 class _Trial:
     """Tests the steps of successive plans, and remembers the results.
 
     Each step is tested once on the values that occur in the model. Of the steps with equal `adversarial.kind`, only the
-    first is tested on random values.
+    first is tested on random values. `figures` maps the text of each step that passed to its figures.
     """
 
     def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
         self._rules = {rule.name: rule for rule in (*rules, search_rule(rules))}
-        self._passed: set[str] = set()
-        self._kinds: dict[str, str] = {}
+        self.figures: dict[str, Trial] = {}
+        self._kinds: dict[str, _Drawn] = {}
 
     def wrong(self, found: Plan) -> dict[MatchKey, Miss]:
         """Returns the matches of a plan that fail their test, each with the miss that describes the failure."""
@@ -108,30 +119,37 @@ class _Trial:
             except Exception as error:  # noqa: BLE001 - the ledger may be half rewritten: a new plan and ledger follow
                 return {(step.rule, step.nodes): _unforeseen(step, error)}
         exempt = {name for name, rule in self._rules.items() if rule.allow is not None}
-        new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in exempt]
+        new = [one for one in excerpts if repr(one.step) not in self.figures and one.step.rule not in exempt]
         wrong = {}
         for excerpt, values in replay(self._program, ledger, new):
             try:
-                difference = self._difference(ledger, excerpt, values)
+                on_captured, on_drawn = self._compared(ledger, excerpt, values)
             except Exception as error:  # noqa: BLE001 - a failed trial proves nothing: the match is not replaced
                 wrong[excerpt.step.rule, excerpt.step.nodes] = _unforeseen(excerpt.step, error)
                 continue
-            if difference:
+            if difference := on_captured.difference or on_drawn.difference:
                 wrong[excerpt.step.rule, excerpt.step.nodes] = _miss(excerpt, difference)
             else:
-                self._passed.add(repr(excerpt.step))
+                errors = (_rounded(on_captured.rmse), _rounded(on_captured.rmse_matched))
+                self.figures[repr(excerpt.step)] = Trial(*errors, on_drawn.passed)
         return wrong
 
-    def _difference(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
+    def _compared(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> tuple[Compared, _Drawn]:
+        """Compares the replacement on the captured values and, if there is no difference, on random values."""
         compare = COMPARISONS[excerpt.step.draws]
-        if found := compare(
-            excerpt.before, excerpt.after, captured, ordinary=True, fp64_only=bool(excerpt.step.literals)
-        ):
-            return f"{found}; captured values, {_given(excerpt, captured)}"
+        found = compare(excerpt.before, excerpt.after, captured, ordinary=True, fp64_only=bool(excerpt.step.literals))
+        if found.difference:
+            what = f"{found.difference}; captured values, {_given(excerpt, captured)}"
+            return replace(found, difference=what), _Drawn()
         alike = kind(ledger, excerpt, captured)
         if alike not in self._kinds:
-            self._kinds[alike] = next(filter(None, self._on_drawn(ledger, excerpt, captured)), "")
-        return self._kinds[alike]
+            drawn = _Drawn()
+            for difference in self._on_drawn(ledger, excerpt, captured):
+                drawn = _Drawn(difference, drawn.passed + (not difference))
+                if difference:
+                    break
+            self._kinds[alike] = drawn
+        return found, self._kinds[alike]
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
         """Yields one text per set of random operands: a description of the difference, or an empty string if none."""
@@ -147,8 +165,13 @@ class _Trial:
                     ordinary=ordinary,
                     overflowing=overflowing,
                     fp64_only=bool(excerpt.step.literals),
-                )
+                ).difference
                 yield f"{found}; {how}, {_given(excerpt, operands)}" if found else ""
+
+
+def _rounded(error: float | None) -> float | None:
+    """Returns an error with three digits, which are the same on similar machines. None if it is not finite."""
+    return None if error is None or not math.isfinite(error) else float(f"{error:.2e}")
 
 
 def _unforeseen(step: Step, error: Exception) -> Miss:

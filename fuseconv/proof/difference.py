@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,22 @@ ROOT = torch.nn.Module()
 """The root module for running graphs that reference no attributes."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The result of comparing a replacement with the matched ops on one set of operands.
+
+    Attributes:
+        difference: a description of the first difference. Empty if there is none.
+        rmse: the root-mean-square error of the replacement against float64, for the result in which it is largest. None
+            if it was not computed, because the results are equal or the matched ops cannot run on the operands.
+        rmse_matched: the error of the matched ops for the same result, or None.
+    """
+
+    difference: str = ""
+    rmse: float | None = None
+    rmse_matched: float | None = None
+
+
 def compare_graphs(
     before: Graph,
     after: Graph,
@@ -34,12 +51,12 @@ def compare_graphs(
     ordinary: bool,
     overflowing: bool = False,
     fp64_only: bool = False,
-) -> str:
-    """Runs two graphs and returns a description of the first difference in their results, or an empty string.
+) -> Compared:
+    """Runs two graphs and compares their results.
 
     Both graphs run in the dtypes of the program. The reference is a run of `before` in float64, with the tolerances of
-    tolerance.py. The string is also empty if `before` cannot run on the operands, for example because an index is out
-    of range. Where the matched ops overflow, the replacement may be more accurate. Unless the operands are ordinary,
+    tolerance.py. There is no difference if `before` cannot run on the operands, for example because an index is out of
+    range. Where the matched ops overflow, the replacement may be more accurate. Unless the operands are ordinary,
     the replacement may also have errors as large as rounding causes in the matched ops. See `_settled` and
     `_conditioned`.
 
@@ -54,29 +71,29 @@ def compare_graphs(
     try:
         original = run(before, operands)
     except CANNOT_RUN:
-        return ""
+        return Compared()
     failure = ""
     try:
         actual = run(after, operands)
     except CANNOT_RUN as problem:
         failure = f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
     if not failure and _are_equal(actual, original):
-        return ""
+        return Compared()
     try:
         fp64 = run_in_float64(before, operands)
     except CANNOT_RUN:
-        return ""
+        return Compared()
     if failure:
-        return failure
+        return Compared(failure)
     cudnn = _by_cudnn(before, operands)
-    found = difference(actual, original, fp64, fp64_only, cudnn)
-    if not found or not _are_alike(actual, original):
+    found = compared(actual, original, fp64, fp64_only, cudnn)
+    if not found.difference or not _are_alike(actual, original):
         return found
     expected = [_settled(*three, overflowing) for three in zip(actual, original, fp64, strict=True)]
     if not ordinary:
         spread = _spread(before, operands, fp64)
         expected = [_conditioned(*four) for four in zip(actual, expected, fp64, spread, strict=True)]
-    return difference(actual, [one for one, _ in expected], [true for _, true in expected], fp64_only, cudnn)
+    return compared(actual, [one for one, _ in expected], [true for _, true in expected], fp64_only, cudnn)
 
 
 def _by_cudnn(graph: Graph, operands: Sequence[Any]) -> bool:
@@ -235,14 +252,19 @@ def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
-def difference(
+def difference(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor], fp64: Sequence[torch.Tensor]) -> str:
+    """Returns the difference that `compared` finds with its default options."""
+    return compared(actual, original, fp64).difference
+
+
+def compared(
     actual: Sequence[torch.Tensor],
     original: Sequence[torch.Tensor],
     fp64: Sequence[torch.Tensor],
     fp64_only: bool = False,
     cudnn: bool = False,
-) -> str:
-    """Returns a description of the first result that exceeds its tolerance, or an empty string if the results agree.
+) -> Compared:
+    """Compares results with those of the matched ops, up to the first result that exceeds its tolerance.
 
     Args:
         actual: the results of the replacement.
@@ -251,12 +273,16 @@ def difference(
         fp64_only: whether only the error against `fp64` counts, and not the difference from `original`.
         cudnn: whether the matched ops may contain convolutions of cuDNN; see tolerance.py.
     """
+    worst = Compared()
     for position, (one, other, true) in enumerate(zip(actual, original, fp64, strict=True)):
         row = compare(one, other, true, fp64_only=fp64_only, cudnn=cudnn)
         if not row.ok:
             name = "the result" if len(actual) == 1 else f"result {position}"
-            return f"{name} differs{_first(one, other)}: {row.reason}"
-    return ""
+            found = f"{name} differs{_first(one, other)}: {row.reason}"
+            return Compared(found, row.rmse_vs_fp64, row.rmse_original_vs_fp64)
+        if worst.rmse is None or row.rmse_vs_fp64 > worst.rmse:
+            worst = Compared("", row.rmse_vs_fp64, row.rmse_original_vs_fp64)
+    return worst
 
 
 def _first(actual: torch.Tensor, original: torch.Tensor) -> str:

@@ -22,6 +22,7 @@ from fuseconv.proof.difference import (
     CANNOT_RUN,
     ROOT,
     SEED,
+    Compared,
     clone,
     compare_graphs,
     copied,
@@ -45,8 +46,8 @@ def compare_redrawn(
     ordinary: bool,
     overflowing: bool = False,
     fp64_only: bool = False,
-) -> str:
-    """Runs two graphs and returns how the distributions of their results differ, or an empty string if they agree.
+) -> Compared:
+    """Runs two graphs and compares the distributions of their results. Errors are not measured.
 
     Args:
         before: the graph of the matched ops. It contains one active dropout and has one result. Each element of the
@@ -59,6 +60,11 @@ def compare_redrawn(
         fp64_only: ignored, for the same reason.
     """
     del overflowing, fp64_only
+    return Compared(_differs(before, after, operands, ordinary=ordinary))
+
+
+def _differs(before: Graph, after: Graph, operands: Sequence[Any], *, ordinary: bool) -> str:
+    """Returns how the distributions of the results differ, or an empty string if they agree."""
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
     if len(dropouts) != 1 or len(results) != 1:
         found = f"{len(dropouts)} in a match with {len(results)} results"
@@ -81,7 +87,7 @@ def compare_redrawn(
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
 
 
-COMPARISONS: Mapping[str, Callable[..., str]] = {"same": compare_graphs, "any": compare_redrawn}
+COMPARISONS: Mapping[str, Callable[..., Compared]] = {"same": compare_graphs, "any": compare_redrawn}
 """Maps each value of a rule's `draws` field to the function that compares the replacement with the matched ops."""
 
 

@@ -14,7 +14,7 @@ from fuseconv.bundle.files import MANIFEST, File, measure_file
 from fuseconv.bundle.manifest import PLAN, Environment, LeftOut, Limit, Manifest, RuleUse, Source, open_bundle
 from fuseconv.bundle.methods import METHODS
 from fuseconv.bundle.tuned import Tuned
-from fuseconv.matching.steps import Choice, Miss, Plan, Step, read_plan
+from fuseconv.matching.steps import Choice, Miss, Plan, Step, Trial, read_plan
 from fuseconv.report.archive import read_graph
 from fuseconv.report.graph import Graph
 from fuseconv.report.growth import Growth, read_growth
@@ -38,6 +38,7 @@ class Match:
         replace: the statements of the rule's replacement.
         applied: whether the match is replaced in at least one target.
         choices: the times of a model call with and without the fusion of this match, by the name of the target.
+        trial: the figures of the numerical test of this match. None if the match was not tested.
         after: the positions in the fused graph's `nodes` of the nodes that replace the match. Empty if there are none.
     """
 
@@ -49,6 +50,7 @@ class Match:
     replace: tuple[str, ...]
     applied: bool
     choices: Mapping[str, Choice]
+    trial: Trial | None
     after: tuple[int, ...]
 
 
@@ -193,6 +195,7 @@ def _match(step: Step, targets: Collection[str], after: tuple[int, ...]) -> Matc
         replace=step.replace,
         applied=any(map(step.applies, targets)),
         choices=step.choices,
+        trial=step.trial,
         after=after,
     )
 

@@ -124,6 +124,7 @@ def test_a_match_is_shown_before_and_after(one: Path, open_report: Open) -> None
     detail = page.locator(".detail")
     expect(detail).to_contain_text("fuseconv.linear_act.default")
     expect(detail).to_contain_text("planted.py")
+    expect(detail).to_contain_text("sets of adversarial values")
     page.locator(".switch button", has_text="fused").click()
     expect(page.locator(".box.selected")).to_have_count(1)
     expect(page.locator(".box.selected")).to_contain_text("linear_act")

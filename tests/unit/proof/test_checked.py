@@ -22,6 +22,13 @@ from fuseconv.proof.traced import trace
 from fuseconv.rulebook.rule import Rule
 
 EVERYWHERE: dict[str, Any] = {"device": "cpu", "targets": ()}
+X = torch.zeros(3, 8)
+SIGMOID_BY_TANH = [
+    "h = aten.mul.Tensor(x, 0.5)",
+    "t = aten.tanh.default(h)",
+    "s = aten.mul.Tensor(t, 0.5)",
+    "y = aten.add.Tensor(s, 0.5)",
+]
 
 
 def rule(name: str, match: Sequence[str], replace: Sequence[str], where: Sequence[str] = (), **more: Any) -> Rule:
@@ -147,7 +154,32 @@ def test_sizes_of_0_are_tried_where_the_program_takes_them(least: int) -> None:
 def test_a_rule_that_changes_numbers_by_consent_is_not_tried() -> None:
     loose = rule("loose", ["y = aten.gelu.default(x)"], ["y = aten.silu.default(x)"], allow="loose")
     program = programs.capture(nn.GELU(), torch.randn(3, 8))
-    assert checked_plan(program, [loose], **EVERYWHERE, allow=["loose"]).counts() == {"loose": 1}
+    found = checked_plan(program, [loose], **EVERYWHERE, allow=["loose"])
+    assert found.counts() == {"loose": 1}
+    assert found.steps[0].trial is None
+
+
+def test_a_step_has_the_figures_of_its_trial() -> None:
+    """Of two equal layers the second is tried on its own values, and shares the random ones with the first."""
+    rounds = rule("rounds", ["y = aten.sigmoid.default(x)"], SIGMOID_BY_TANH)
+    copies = rule("copies", ["y = aten.neg.default(x)"], ["y = aten.mul.Tensor(x, -1)"])
+    model = programs.Function(lambda _, x: (-x.sigmoid()).sigmoid())
+    found = checked_plan(programs.capture(model, torch.randn(64, 8)), [rounds, copies], **EVERYWHERE)
+    first, second = (step.trial for step in found.steps if step.rule == "rounds")
+    (exact,) = (step.trial for step in found.steps if step.rule == "copies")
+    assert first is not None
+    assert second is not None
+    assert exact is not None
+    assert exact.rmse is None
+    assert exact.rmse_matched is None
+    assert first.rmse is not None
+    assert first.rmse_matched is not None
+    assert 0 < first.rmse_matched < 1e-7
+    assert first.rmse_matched / 4 < first.rmse < 4 * first.rmse_matched
+    assert first.rmse != second.rmse
+    assert first.draws == second.draws > 5
+    assert Plan.from_json(found.to_json()).steps[0].trial == found.steps[0].trial
+    assert all(step.trial is None for step in plan(programs.capture(model, X), [rounds], **EVERYWHERE).steps)
 
 
 def test_a_replacement_that_rounds_less_stays() -> None:
@@ -284,4 +316,4 @@ def test_operands_that_nothing_runs_on_show_nothing(default_rules: tuple[Rule, .
     text = parse_example(["w: f64[4, 8]", "i: i64[3]", "y = aten.embedding.default(w, i)", "return y"])
     graph = trace(text, {}).graph
     out_of_range = [torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 2, 9])]
-    assert compare_graphs(graph, graph, out_of_range, ordinary=True) == ""
+    assert compare_graphs(graph, graph, out_of_range, ordinary=True).difference == ""

@@ -63,8 +63,11 @@ def test_matches_are_those_of_the_plan_with_what_replaced_them(described: Descri
     assert made
     assert made == {at for match in described.matches for at in match.after}
     assert set(described.docs) == {match.rule for match in described.matches}
+    assert [one.trial for one in described.matches] == [one.trial for one in plan.steps]
     for match in described.matches:
         assert match.applied
+        assert match.trial is not None
+        assert match.trial.draws > 0
         for at in match.after:
             assert described.fused.nodes[at].op in "\n".join(match.replace)
 

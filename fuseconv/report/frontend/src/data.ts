@@ -38,6 +38,12 @@ export interface Choice {
   noise_us: number;
 }
 
+export interface Trial {
+  rmse: number | null;
+  rmse_matched: number | null;
+  draws: number;
+}
+
 export interface Match {
   rule: string;
   stage: string;
@@ -47,6 +53,7 @@ export interface Match {
   replace: string[];
   applied: boolean;
   choices: Record<string, Choice>;
+  trial: Trial | null;
   after: number[];
 }
 

@@ -1,6 +1,6 @@
 // What is known of a selected op: its values, its source line, and the matches that it is in.
 
-import type { Bundle, Graph, GraphNode, Match } from "./data";
+import type { Bundle, Graph, GraphNode, Match, Trial } from "./data";
 import { code, h } from "./dom";
 import { exponent, microseconds, place, times } from "./format";
 
@@ -61,13 +61,23 @@ function choices(match: Match): HTMLElement | null {
   );
 }
 
-/** The error where the results of a match are, if it was measured. */
+/** What the numerical test of a match found: its error on the values of the model, and on how many others it agreed. */
+function tested({ rmse, rmse_matched, draws }: Trial): string {
+  const error =
+    rmse === null || rmse_matched === null
+      ? "the same results as the matched ops"
+      : `rmse against float64 ${exponent(rmse)}, ${exponent(rmse_matched)} before`;
+  return `tested alone: ${error}; agrees on ${draws} sets of adversarial values`;
+}
+
+/** The errors of a match: of its numerical test, and where its results are in the model, if they were measured. */
 function errors(match: Match, bundle: Bundle): HTMLElement | null {
   const found = bundle.growth?.borders.filter((one) => one.rule === match.rule && match.nodes.includes(one.node)) ?? [];
-  if (found.length === 0) return null;
+  if (found.length === 0 && !match.trial) return null;
   return h(
     "ul",
     { class: "choices" },
+    match.trial ? h("li", {}, tested(match.trial)) : null,
     ...found.map((one) => h("li", {}, `at ${one.node}: rmse against float64 ${exponent(one.fused)} fused, ${exponent(one.original)} original`)),
   );
 }
