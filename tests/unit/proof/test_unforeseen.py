@@ -62,8 +62,8 @@ def in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    difference = checked._Trial._difference
-    monkeypatch.setattr(checked._Trial, "_difference", fail(difference, lambda args: args[2].step.rule == "broken"))
+    compared = checked._Trial._compared
+    monkeypatch.setattr(checked._Trial, "_compared", fail(compared, lambda args: args[2].step.rule == "broken"))
 
 
 @pytest.mark.parametrize("where", [in_matching, in_the_step, in_the_ledger, in_the_trial], ids=lambda f: f.__name__)
