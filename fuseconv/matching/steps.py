@@ -213,6 +213,10 @@ class Plan:
         steps = (step if step.applies(target) == step.apply else replace(step, apply=False) for step in self.steps)
         return replace(self, steps=tuple(steps))
 
+    def untested(self) -> Plan:
+        """Returns the plan without the figures of numerical tests, which are no longer true of an edited plan."""
+        return replace(self, steps=tuple(replace(step, trial=None) for step in self.steps))
+
     def drawing_the_same(self) -> Plan:
         """Returns the plan without the steps that change random numbers, and without the steps that depend on them.
 

@@ -141,7 +141,7 @@ def convert(
         forms = forms_in(frozen, folder) if plan is None else {}
         find = partial(find_chosen_plan, program, known, names, allow, chosen, forms=forms)
         with progress("match"):
-            first = read_plan(Path(plan)) if plan else find()
+            first = read_plan(Path(plan)).untested() if plan else find()
         if frozen is not None:
             check_frozen(frozen, folder, first, program, known, chosen)
         with progress("reference"):

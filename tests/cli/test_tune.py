@@ -169,6 +169,8 @@ def test_a_plan_may_choose_differently_for_each_target(folder: Path, sleepy_rule
     assert ops_in(done.bundle, "torchscript") == {"lerp-relu"}
     assert done.plan.counts(TARGETS) == {"abs-chain": 1, "lerp-relu": 1}
     assert done.tuned is None
+    assert all(step.trial is not None for step in plan.steps)
+    assert all(step.trial is None for step in read_plan(done.bundle / "plan.json").steps)
 
 
 def test_a_target_that_cannot_be_timed_keeps_its_plan_and_says_why(
