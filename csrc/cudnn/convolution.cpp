@@ -52,7 +52,7 @@ std::string family_of(const Problem& p) {
   std::ostringstream family;
   family.imbue(std::locale::classic());  // the name must be the same in every process
   family << linear::device_name() << "; cudnn " << functions()->version() << "; conv "
-         << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu of NaN too" : "") << (p.bias ? " bias" : "")
+         << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu keeping NaN" : "") << (p.bias ? " bias" : "")
          << (p.residual ? " residual" : "");
   const auto add = [&](const char* name, std::span<const int64_t> numbers) {
     family << ' ' << name;
@@ -143,12 +143,15 @@ std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const 
       bytes = std::max(bytes, plan->workspace);
     }
   }
+  if (plans.empty()) {
+    return {};
+  }
   void* const workspace = bytes > 0 ? host.scratch(static_cast<size_t>(bytes)) : nullptr;
+  const size_t weight_bytes = static_cast<size_t>(element_count(p.weight) * size_of(p.weight.dtype));
+  void* const nan = p.relu ? host.scratch(weight_bytes) : nullptr;
   const std::lock_guard alone(linear::timing_mutex());
   linear::cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(host.stream())), "cudaStreamSynchronize");
   linear::Stopwatch watch;
-  const size_t weight_bytes = static_cast<size_t>(element_count(p.weight) * size_of(p.weight.dtype));
-  void* const nan = p.relu ? host.scratch(weight_bytes) : nullptr;
   if (p.relu) {  // every 16-bit element of ones is NaN
     linear::cuda_check(cudaMemsetAsync(nan, 0xff, weight_bytes, watch.stream), "cudaMemsetAsync");
   }
@@ -260,16 +263,20 @@ Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_
       tactics.put(family, p.x.sizes[0], std::move(measured));
       return {found.empty() ? nullptr : found.front().plan, true, version};
     }
-    tuning::check_known(family, p.x.sizes[0]);
+    if (!p.relu) {  // without a known plan, the convolution runs without its ReLU, which is a problem of its own
+      tuning::check_known(family, p.x.sizes[0]);
+    }
     if (const auto plan = first_of(tactics.expected(family, p.x.sizes[0]), handle, graph)) {
       return {plan, false, version};
     }
+    if (p.relu) {
+      return {nullptr, false, version};
+    }
     for (const Descriptor& configuration : graph.configurations()) {
-      if (const auto plan = p.relu ? nullptr : plan_of(handle, configuration)) {
+      if (const auto plan = plan_of(handle, configuration)) {
         return {plan, false, version};
       }
     }
-    return {nullptr, false, version};
   } catch (const Refused&) {
     // cuDNN does not support these operations together.
   }

@@ -23,7 +23,7 @@ struct Problem {
 // selects the engine that is expected to be fastest from the measured tactics or, without tactics and without a ReLU,
 // from cuDNN's heuristic. With a ReLU, only engines that were seen to propagate NaN are used: timing tests this.
 //
-// Returns false, without any effect, if the process has no cuDNN 9 or there is no such engine.
+// Returns false if the process has no cuDNN 9 or there is no such engine. The elements of y are then undefined.
 bool run(CudaHost& host, const Problem& problem, bool may_time);
 
 }  // namespace fuseconv::cudnn

@@ -56,14 +56,16 @@ class Trial:
     """The figures of the numerical test that a match passed at conversion.
 
     Attributes:
-        rmse: the root-mean-square error of the replacement against float64 on the values that occur in the model. None
-            if the replacement gave the same results as the matched ops.
+        equal: whether the replacement gave the same results as the matched ops on the values that occur in the model.
+        rmse: the root-mean-square error of the replacement against float64 on these values. None if it was not
+            measured, because the results are equal or depend on random numbers.
         rmse_matched: the root-mean-square error of the matched ops on these values, or None.
         draws: the number of sets of adversarial operands on which the replacement passed as well.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
+    equal: bool
     rmse: float | None
     rmse_matched: float | None
     draws: int
@@ -214,7 +216,7 @@ class Plan:
         return replace(self, steps=tuple(steps))
 
     def untested(self) -> Plan:
-        """Returns the plan without the figures of numerical tests, which are no longer true of an edited plan."""
+        """Returns the plan without the figures of numerical tests, which hold only for unchanged steps and weights."""
         return replace(self, steps=tuple(replace(step, trial=None) for step in self.steps))
 
     def drawing_the_same(self) -> Plan:

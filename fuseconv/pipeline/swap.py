@@ -118,11 +118,12 @@ def swap(
     program = Program(given(exported, found), manifest.contract, tried_of(old)[0].case.inputs)
     with progress("reference"):
         references = refer(program, [reference.case for reference in old])
-    plan = read_plan(folder / PLAN)
+    plan = read_plan(folder / PLAN).untested()
     with staged(target, check_replaceable) as staging:
         link(folder, staging)
-        for name in (MANIFEST, REFERENCE):
+        for name in (MANIFEST, REFERENCE, PLAN):
             (staging / name).unlink()
+        (staging / PLAN).write_text(plan.to_json(), encoding="utf-8")
         write_reference(staging / REFERENCE, references, manifest.contract)
         new = _Swap(folder, staging, manifest, program, plan, tied)
         new.write(progress)

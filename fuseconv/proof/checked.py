@@ -131,7 +131,7 @@ class _Trial:
                 wrong[excerpt.step.rule, excerpt.step.nodes] = _miss(excerpt, difference)
             else:
                 errors = (_rounded(on_captured.rmse), _rounded(on_captured.rmse_matched))
-                self.figures[repr(excerpt.step)] = Trial(*errors, on_drawn.passed)
+                self.figures[repr(excerpt.step)] = Trial(on_captured.equal, *errors, on_drawn.passed)
         return wrong
 
     def _compared(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> tuple[Compared, _Drawn]:
@@ -143,16 +143,16 @@ class _Trial:
             return replace(found, difference=what), _Drawn()
         alike = kind(ledger, excerpt, captured)
         if alike not in self._kinds:
-            drawn = _Drawn()
-            for difference in self._on_drawn(ledger, excerpt, captured):
-                drawn = _Drawn(difference, drawn.passed + (not difference))
-                if difference:
+            passed, difference = 0, ""
+            for result in self._on_drawn(ledger, excerpt, captured):
+                if difference := result.difference:
                     break
-            self._kinds[alike] = drawn
+                passed += result.ran
+            self._kinds[alike] = _Drawn(difference, passed)
         return found, self._kinds[alike]
 
-    def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
-        """Yields one text per set of random operands: a description of the difference, or an empty string if none."""
+    def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[Compared]:
+        """Compares the replacement with the matched ops on each set of random operands."""
         rule, compare = self._rules[excerpt.step.rule], COMPARISONS[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
@@ -165,8 +165,9 @@ class _Trial:
                     ordinary=ordinary,
                     overflowing=overflowing,
                     fp64_only=bool(excerpt.step.literals),
-                ).difference
-                yield f"{found}; {how}, {_given(excerpt, operands)}" if found else ""
+                )
+                what = f"{found.difference}; {how}, {_given(excerpt, operands)}" if found.difference else ""
+                yield replace(found, difference=what)
 
 
 def _rounded(error: float | None) -> float | None:

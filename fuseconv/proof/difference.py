@@ -33,14 +33,21 @@ class Compared:
 
     Attributes:
         difference: a description of the first difference. Empty if there is none.
+        ran: whether the matched ops can run on the operands. If not, nothing was compared.
+        equal: whether all results are equal. Equal results need no float64 run, so their errors are not measured.
         rmse: the root-mean-square error of the replacement against float64, for the result in which it is largest. None
-            if it was not computed, because the results are equal or the matched ops cannot run on the operands.
+            if it was not measured.
         rmse_matched: the error of the matched ops for the same result, or None.
     """
 
     difference: str = ""
+    ran: bool = True
+    equal: bool = False
     rmse: float | None = None
     rmse_matched: float | None = None
+
+
+_NOT_RUN = Compared(ran=False)
 
 
 def compare_graphs(
@@ -71,18 +78,18 @@ def compare_graphs(
     try:
         original = run(before, operands)
     except CANNOT_RUN:
-        return Compared()
+        return _NOT_RUN
     failure = ""
     try:
         actual = run(after, operands)
     except CANNOT_RUN as problem:
         failure = f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
     if not failure and _are_equal(actual, original):
-        return Compared()
+        return Compared(equal=True)
     try:
         fp64 = run_in_float64(before, operands)
     except CANNOT_RUN:
-        return Compared()
+        return _NOT_RUN
     if failure:
         return Compared(failure)
     cudnn = _by_cudnn(before, operands)
@@ -279,9 +286,9 @@ def compared(
         if not row.ok:
             name = "the result" if len(actual) == 1 else f"result {position}"
             found = f"{name} differs{_first(one, other)}: {row.reason}"
-            return Compared(found, row.rmse_vs_fp64, row.rmse_original_vs_fp64)
+            return Compared(found, rmse=row.rmse_vs_fp64, rmse_matched=row.rmse_original_vs_fp64)
         if worst.rmse is None or row.rmse_vs_fp64 > worst.rmse:
-            worst = Compared("", row.rmse_vs_fp64, row.rmse_original_vs_fp64)
+            worst = Compared(rmse=row.rmse_vs_fp64, rmse_matched=row.rmse_original_vs_fp64)
     return worst
 
 

@@ -120,7 +120,10 @@ def draw_operands(
 def _operand(
     spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, values: Values, edges: Edges, place: int
 ) -> Tensor:
-    """Returns a random tensor. If it is large, only its first rows are random, and the others repeat them."""
+    """Returns a random tensor. If it is large, only its first rows are random, and the others repeat them.
+
+    Along the first axis of a large tensor, the largest element is then not unique.
+    """
     rows = shape[0] if shape else 0
     drawn = min(rows, max(_ROWS, rows * _LARGE // max(torch.Size(shape).numel(), 1)))
     tensor = _draw(spec, (drawn, *shape[1:]) if rows else shape, generator, values, edges, place)

@@ -60,11 +60,15 @@ def compare_redrawn(
         fp64_only: ignored, for the same reason.
     """
     del overflowing, fp64_only
-    return Compared(_differs(before, after, operands, ordinary=ordinary))
+    found = _differs(before, after, operands, ordinary=ordinary)
+    return Compared(found or "", ran=found is not None)
 
 
-def _differs(before: Graph, after: Graph, operands: Sequence[Any], *, ordinary: bool) -> str:
-    """Returns how the distributions of the results differ, or an empty string if they agree."""
+def _differs(before: Graph, after: Graph, operands: Sequence[Any], *, ordinary: bool) -> str | None:
+    """Returns how the distributions of the results differ, or an empty string if they agree.
+
+    Returns None if the matched ops cannot run on the operands.
+    """
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
     if len(dropouts) != 1 or len(results) != 1:
         found = f"{len(dropouts)} in a match with {len(results)} results"
@@ -75,7 +79,7 @@ def _differs(before: Graph, after: Graph, operands: Sequence[Any], *, ordinary: 
         original = _Either(*(run(graph, operands)[0] for graph in graphs))
         fp64 = _Either(*(run_in_float64(graph, operands)[0] for graph in graphs))
     except CANNOT_RUN:
-        return ""
+        return None
     if not original.kept.is_floating_point():
         return f"`draws` needs a floating-point result, but the result is {original.kept.dtype}"
     try:

@@ -21,6 +21,7 @@ from fuseconv import cli
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import FuseconvError, ParityError, RefusedError, UnsupportedError, UsageError
+from fuseconv.matching.steps import read_plan
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.swap import swap
 from fuseconv.runtime.model import load
@@ -121,6 +122,8 @@ def test_a_swapped_bundle_computes_what_the_new_model_computes(heads: Path, othe
     assert back.report.ok
     assert (back.kept, back.written) == (("export",), ("onnx", "onnx-plugin", "torchscript"))
     assert hashes(other) == before
+    assert any(step.trial for step in read_plan(heads / "plan.json").steps)
+    assert not any(step.trial for step in read_plan(back.bundle / "plan.json").steps)
     for name in ("weights.safetensors", "export/model.pt2"):
         assert (back.bundle / name).read_bytes() == (heads / name).read_bytes()
     stock = torch.jit.load(str(back.bundle / "torchscript/model.pt"))

@@ -39,6 +39,7 @@ export interface Choice {
 }
 
 export interface Trial {
+  equal: boolean;
   rmse: number | null;
   rmse_matched: number | null;
   draws: number;

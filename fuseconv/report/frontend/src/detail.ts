@@ -62,12 +62,13 @@ function choices(match: Match): HTMLElement | null {
 }
 
 /** What the numerical test of a match found: its error on the values of the model, and on how many others it agreed. */
-function tested({ rmse, rmse_matched, draws }: Trial): string {
-  const error =
-    rmse === null || rmse_matched === null
-      ? "the same results as the matched ops"
+function tested({ equal, rmse, rmse_matched, draws }: Trial): string {
+  const error = equal
+    ? "the same results as the matched ops"
+    : rmse === null || rmse_matched === null
+      ? "agrees with the matched ops, errors not measured"
       : `rmse against float64 ${exponent(rmse)}, ${exponent(rmse_matched)} before`;
-  return `tested alone: ${error}; agrees on ${draws} sets of adversarial values`;
+  return `tested alone: ${error}; agrees also on ${draws} sets of adversarial values`;
 }
 
 /** The errors of a match: of its numerical test, and where its results are in the model, if they were measured. */
