@@ -77,6 +77,18 @@ OTHER = [
     Case("regnet-y", 64, 232, 28, 232, 3, groups=1, act="relu"),
     Case("resnext", 64, 256, 28, 256, 3, groups=32, act="relu"),
     Case("unet", 4, 320, 64, 320, 3, act="silu"),
+    Case("unet", 2, 640, 32, 640, 3, act="none", residual=True),
+    Case("unet", 4, 320, 64, 320, 3, 2, act="none"),
+    Case("vgg", 32, 256, 56, 256, 3),
+    Case("detector", 16, 3, 640, 32, 3, 2, act="silu"),
+    Case("detector", 16, 32, 160, 64, 3, 2, act="silu"),
+    Case("detector", 16, 64, 80, 64, 3, act="silu"),
+    Case("detector", 16, 128, 40, 128, 3, act="silu", residual=True),
+    Case("detector", 1, 256, 20, 256, 3, act="silu"),
+    Case("efficientnet-v2", 32, 24, 112, 24, 3, act="silu", residual=True),
+    Case("efficientnet-v2", 32, 24, 112, 96, 3, 2, act="silu"),
+    Case("efficientnet-v2", 32, 48, 56, 192, 3, act="silu"),
+    Case("mobilenet-v3", 32, 3, 224, 16, 3, 2, act="hard_swish"),
 ]
 
 
@@ -158,10 +170,12 @@ def main() -> None:
     os.environ.setdefault("FUSECONV_TIMING", "on")  # as in a bundle, whose tactics are measured
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="*", help="models; all if not given")
     arguments = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     rows = []
-    for case in [*RESNET, *EFFICIENTNET, *OTHER]:
+    cases = [case for case in [*RESNET, *EFFICIENTNET, *OTHER] if case.model in (arguments.only or case.model)]
+    for case in cases:
         rows.append(measure(case, torch.float16))
         print(rows[-1], flush=True)
         write(arguments.out, rows, machine("cuda"), KEY)

@@ -48,6 +48,17 @@ class Activation(ctypes.Structure):
     _fields_ = (("name", ctypes.c_int32), ("parameter", ctypes.c_double))
 
 
+class Windows(ctypes.Structure):
+    """`fuseconv::linear::Windows`, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("height", "width", "channels", "kernel_height", "kernel_width")),
+        *((name, ctypes.c_int32) for name in ("y_height", "y_width", "stride_y", "stride_x", "top", "left")),
+        *((name, ctypes.c_int32) for name in ("dilation_y", "dilation_x")),
+        *((name, ctypes.c_int64) for name in ("image_stride", "row_stride", "pixel_stride")),
+    )
+
+
 class Problem(ctypes.Structure):
     """`fuseconv::linear::Problem`, field by field."""
 
@@ -80,6 +91,7 @@ class Problem(ctypes.Structure):
         ("x_batch_stride", ctypes.c_int64),
         ("weight_batch_stride", ctypes.c_int64),
         ("residual_first", ctypes.c_int32),
+        ("windows", Windows),
     )
 
 

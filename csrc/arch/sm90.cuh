@@ -93,7 +93,7 @@ __device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddep
 // Allows the blocks of the next grid in the stream to start as soon as there is room for them (PDL: launch_dependents).
 __device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// ---- TMA; coordinates are (column, row)
+// ---- TMA; coordinates are (column, row), and (column, position, row) of a box of one position
 
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
   asm volatile(
@@ -111,6 +111,52 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
       " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int position, int row,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(&map), "r"(column), "r"(position), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int position, int row,
+                                         uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(position), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+// A pixel of a batch of images [image][y][x][channel].
+struct Pixel {
+  int x, y, image;
+};
+
+// Loads the same channels of many pixels, as rows of a tile (im2col mode). `first` is the first pixel of the first
+// window; the map contains the steps from window to window. The pixels are (right, down) of the first ones of their
+// windows.
+__device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int right,
+                                            int down, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image), "r"(barrier),
+      "h"(static_cast<uint16_t>(right)), "h"(static_cast<uint16_t>(down))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int right,
+                                            int down, uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8}, %9;" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image), "r"(barrier),
+      "h"(static_cast<uint16_t>(right)), "h"(static_cast<uint16_t>(down)), "h"(blocks)
       : "memory");
 }
 

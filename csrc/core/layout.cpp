@@ -137,7 +137,7 @@ Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes) {
 }
 
 bool fits_channels_last(In tensor) {
-  if (tensor.rank != 4 && tensor.rank != 5) {
+  if (tensor.rank < 3 || tensor.rank > 5) {
     return false;
   }
   const Spec expected = channels_last(tensor.dtype, tensor.rank, tensor.sizes);

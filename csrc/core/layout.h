@@ -31,14 +31,14 @@ Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool kee
 
 bool is_contiguous(In tensor);
 
-// Returns whether the tensor is dense and channels last: it has 4 or 5 dims, of which dim 1 is innermost. A
+// Returns whether the tensor is dense and channels last: it has 3 to 5 dims, of which dim 1 is innermost. A
 // channels-last tensor with one channel or one position is also contiguous.
 bool fits_channels_last(In tensor);
 
 // Does the same as fits_channels_last, but returns false for a contiguous tensor.
 inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
 
-// Returns the Spec of a channels-last tensor with these sizes: of its 4 or 5 dims, dim 1 is innermost.
+// Returns the Spec of a channels-last tensor with these sizes: of its 3 to 5 dims, dim 1 is innermost.
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);
 
 int64_t element_count(In tensor);

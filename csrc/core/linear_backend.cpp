@@ -6,8 +6,9 @@ namespace fuseconv::linear {
 
 std::optional<Backend> parse_backend(const char* op, std::string_view name) {
   static constexpr auto names = [] {
-    std::array<std::string_view, kBackends.size() + 1> all{"auto"};
-    for (size_t i = 0; i < kBackends.size(); ++i) {
+    constexpr auto kCount = static_cast<size_t>(Backend::cudnn);  // of the backends before it
+    std::array<std::string_view, kCount + 1> all{"auto"};
+    for (size_t i = 0; i < kCount; ++i) {
       all[i + 1] = kBackends[i];
     }
     return all;

@@ -4,6 +4,7 @@
 
 namespace fuseconv::cudnn {
 
-bool run(CudaHost&, const Problem&, bool) { return false; }
+std::optional<Call> prepare(CudaHost&, const Problem&, bool) { return std::nullopt; }
+void run(const Call&, void*) { throw Refused("fuseconv: built without cuDNN"); }
 
 }  // namespace fuseconv::cudnn

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cudnn/refused.h"
 
 namespace fuseconv::cudnn {
 
@@ -122,11 +123,7 @@ enum Number {
   kNondeterministic = 4,
 };
 
-// The exception that `check` throws if a cuDNN call returns an error.
-struct Refused : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
+// Throws Refused if a cuDNN call returned an error.
 inline void check(int status, const char* call) {
   if (status != 0) {
     throw Refused(std::string("fuseconv: cuDNN: ") + call + ": " + functions()->error_string(status));

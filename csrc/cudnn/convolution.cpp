@@ -20,6 +20,41 @@
 #include "tuning/process.h"
 
 namespace fuseconv::cudnn {
+struct Plan {
+  Descriptor descriptor;
+  std::string name;
+  int64_t workspace;
+  std::mutex mutex;
+
+  Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan), name(name_of(configuration)) {
+    descriptor.set(kPlanHandle, kTypeHandle, handle).set(kPlanConfig, configuration).finalize();
+    descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
+  }
+
+  // Only one thread runs a plan at a time, because a plan may contain the state of its execution, even if each thread
+  // uses its own handle.
+  void run(Handle handle, void* stream, const Problem& p, void* workspace_data) {
+    std::vector<int64_t> ids{kX, kWeight, kY};
+    std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
+    if (p.bias) {
+      ids.push_back(kBias);
+      pointers.push_back(p.bias->data);
+    }
+    if (p.residual) {
+      ids.push_back(kResidual);
+      pointers.push_back(p.residual->data);
+    }
+    Descriptor pack(kVariantPack);
+    pack.set(kPackPointers, kTypePointer, pointers.data(), pointers.size())
+        .set(kPackIds, ids)
+        .set(kPackWorkspace, kTypePointer, workspace_data)
+        .finalize();
+    const std::lock_guard lock(mutex);
+    check(functions()->set_stream(handle, stream), "cudnnSetStream");
+    check(functions()->execute(handle, descriptor.get(), pack.get()), "execute");
+  }
+};
+
 namespace {
 
 // The maximum number of engines that are timed, in the order of cuDNN's heuristic. For every convolution that was
@@ -71,41 +106,6 @@ std::string family_of(const Problem& p) {
   family << " groups " << p.parameters.groups;
   return family.str();
 }
-
-struct Plan {
-  Descriptor descriptor;
-  std::string name;
-  int64_t workspace;
-  std::mutex mutex;
-
-  Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan), name(name_of(configuration)) {
-    descriptor.set(kPlanHandle, kTypeHandle, handle).set(kPlanConfig, configuration).finalize();
-    descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
-  }
-
-  // Only one thread runs a plan at a time, because a plan may contain the state of its execution, even if each thread
-  // uses its own handle.
-  void run(Handle handle, void* stream, const Problem& p, void* workspace_data) {
-    std::vector<int64_t> ids{kX, kWeight, kY};
-    std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
-    if (p.bias) {
-      ids.push_back(kBias);
-      pointers.push_back(p.bias->data);
-    }
-    if (p.residual) {
-      ids.push_back(kResidual);
-      pointers.push_back(p.residual->data);
-    }
-    Descriptor pack(kVariantPack);
-    pack.set(kPackPointers, kTypePointer, pointers.data(), pointers.size())
-        .set(kPackIds, ids)
-        .set(kPackWorkspace, kTypePointer, workspace_data)
-        .finalize();
-    const std::lock_guard lock(mutex);
-    check(functions()->set_stream(handle, stream), "cudnnSetStream");
-    check(functions()->execute(handle, descriptor.get(), pack.get()), "execute");
-  }
-};
 
 // Returns the plan of a configuration, or null if cuDNN proposed the configuration for the operations but does not
 // support it for these sizes.
@@ -311,24 +311,32 @@ class RelaxedCapture {
 
 }  // namespace
 
-bool run(CudaHost& host, const Problem& problem, bool may_time) {
+std::optional<Call> prepare(CudaHost& host, const Problem& problem, bool may_time) {
   if (functions() == nullptr) {
-    return false;
+    return std::nullopt;
   }
   const RelaxedCapture relaxed;
   const Key key = key_of(problem);
   try {
-    const Handle handle = handle_of_thread();
-    const std::shared_ptr<Plan> plan = plan_for(host, handle, problem, key, may_time);
+    std::shared_ptr<Plan> plan = plan_for(host, handle_of_thread(), problem, key, may_time);
     if (plan == nullptr) {
-      return false;
+      return std::nullopt;
     }
     void* const workspace = plan->workspace > 0 ? host.scratch(static_cast<size_t>(plan->workspace)) : nullptr;
-    plan->run(handle, host.stream(), problem, workspace);
-    return true;
+    return Call{problem, std::move(plan), workspace};
   } catch (const Refused&) {
-    plans().keep(key, {nullptr, true});  // cuDNN refuses a handle or an execution
-    return false;
+    plans().keep(key, {nullptr, true});  // cuDNN refuses a handle
+    return std::nullopt;
+  }
+}
+
+void run(const Call& call, void* stream) {
+  const RelaxedCapture relaxed;
+  try {
+    call.plan->run(handle_of_thread(), stream, call.problem, call.workspace);
+  } catch (const Refused&) {
+    plans().keep(key_of(call.problem), {nullptr, true});
+    throw;
   }
 }
 

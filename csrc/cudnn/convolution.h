@@ -2,9 +2,11 @@
 // + bias).
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "core/host.h"
+#include "cudnn/refused.h"
 
 namespace fuseconv::cudnn {
 
@@ -17,13 +19,25 @@ struct Problem {
   Out y;
 };
 
-// Runs a problem on the host's stream. Uses only engines that are deterministic and precompiled in cuDNN's library:
-// compiling an engine on its first call takes up to a second. On the first call with a problem that was not measured,
-// times the engines and selects the fastest if `may_time` is true and the stream is not being captured. Otherwise
-// selects the engine that is expected to be fastest from the measured tactics or, without tactics and without a ReLU,
-// from cuDNN's heuristic. With a ReLU, only engines that were seen to propagate NaN are used: timing tests this.
+// A problem with the engine that computes it.
+struct Plan;
+struct Call {
+  Problem problem;
+  std::shared_ptr<Plan> plan;
+  void* workspace;
+};
+
+// Selects the engine for a problem on the host's stream. Uses only engines that are deterministic and precompiled in
+// cuDNN's library: compiling an engine on its first call takes up to a second. On the first call with a problem that
+// was not measured, times the engines and selects the fastest if `may_time` is true and the stream is not being
+// captured. Otherwise selects the engine that is expected to be fastest from the measured tactics or, without tactics
+// and without a ReLU, from cuDNN's heuristic. With a ReLU, only engines that were seen to propagate NaN are used:
+// timing tests this. Timing overwrites y.
 //
-// Returns false if the process has no cuDNN 9 or there is no such engine. The elements of y are then undefined.
-bool run(CudaHost& host, const Problem& problem, bool may_time);
+// Returns std::nullopt if the process has no cuDNN 9 or there is no such engine.
+std::optional<Call> prepare(CudaHost& host, const Problem& problem, bool may_time);
+
+// Enqueues the work on a stream. Throws Refused if cuDNN refuses; `prepare` then returns std::nullopt for this problem.
+void run(const Call& call, void* stream);
 
 }  // namespace fuseconv::cudnn

@@ -64,40 +64,32 @@ void run_in_two(const Problem& p, int algorithm) {
   finish(p, product.bias != nullptr);
 }
 
-void run_by_host(const Problem& p) {
-  p.product(p.context, p.stream, product_memory(p));
-  finish(p, true);
+// Returns whether a problem's Tensor Core work grows by at most half where a convolution's channels are padded to
+// tiles.
+bool fills_tiles(const Problem& p) {
+  constexpr int64_t kTile = 64;
+  const auto padded = [](int64_t size) { return (size + kTile - 1) / kTile * kTile; };
+  const int64_t channels = p.windows.channels;
+  return 2 * padded(channels) * padded(p.n) <= 3 * channels * p.n;
 }
 
-}  // namespace
-
-std::string refuses(Backend backend, const Problem& p) {
-  if (p.gated != 0 && p.residual != nullptr) {
-    return "a gated layer has no residual";
+// Returns the candidates for a convolution. cuDNN's kernel is expected to be the fastest unless it leaves a pass.
+std::vector<Choice> convolution_candidates(const Problem& p) {
+  std::vector<Choice> found;
+  if (sm90::refuses(p).empty()) {
+    for (const sm90::Configuration& configuration : sm90::configurations(p)) {
+      found.push_back({Backend::sm90, sm90::encode(configuration)});
+    }
   }
-  switch (backend) {
-    case Backend::cublaslt:
-      if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
-        return reason;
-      }
-      return cublaslt::runs(p) ? "" : "cuBLAS proposes no algorithm";
-    case Backend::sm90:
-      return sm90::refuses(p);
-    case Backend::sm80:
-      return sm80::refuses(p);
-    case Backend::tf32x3:
-      return tf32x3::refuses(p);
-    case Backend::aten:
-      return p.product == nullptr ? "the host has no product of its own" : "";
-    default:
-      return cublaslt::runs(product_of(p)) ? "" : "cuBLAS proposes no algorithm";
+  if (refuses(Backend::cudnn, p).empty()) {
+    const bool leaves_pass = p.activation != Activation::none || (p.residual != nullptr && p.residual_first == 0);
+    found.insert(leaves_pass && fills_tiles(p) ? found.end() : found.begin(), {Backend::cudnn, 0});
   }
+  return found;
 }
 
-std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
-  if (p.gated != 0 && p.residual != nullptr) {
-    return {};
-  }
+// Returns the candidates for a linear layer whose x is a matrix, among them all of backend `only`.
+std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> only) {
   std::vector<Choice> fused, called;
   const bool hopper = refuses(Backend::sm90, p).empty();
   if (hopper) {
@@ -140,10 +132,55 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   if (refuses(Backend::aten, p).empty()) {
     first.push_back({Backend::aten, 0});
   }
-  if (only) {
-    std::erase_if(first, [&](Choice choice) { return choice.backend != *only; });
-  }
   return first;
+}
+
+void run_by_host(const Problem& p) {
+  p.product(p.context, p.stream, product_memory(p));
+  finish(p, true);
+}
+
+}  // namespace
+
+std::string refuses(Backend backend, const Problem& p) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return "a gated layer has no residual";
+  }
+  if (p.is_convolution() && backend != Backend::sm90 && backend != Backend::cudnn) {
+    return "the problem is a convolution";
+  }
+  switch (backend) {
+    case Backend::cublaslt:
+      if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
+        return reason;
+      }
+      return cublaslt::runs(p) ? "" : "cuBLAS proposes no algorithm";
+    case Backend::sm90:
+      return sm90::refuses(p);
+    case Backend::sm80:
+      return sm80::refuses(p);
+    case Backend::tf32x3:
+      return tf32x3::refuses(p);
+    case Backend::aten:
+      return p.product == nullptr ? "the host has no product of its own" : "";
+    case Backend::cudnn:
+      return !p.is_convolution()    ? "the problem is no convolution"
+             : p.product == nullptr ? "cuDNN does not support the convolution"
+                                    : "";
+    default:
+      return cublaslt::runs(product_of(p)) ? "" : "cuBLAS proposes no algorithm";
+  }
+}
+
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return {};
+  }
+  std::vector<Choice> found = p.is_convolution() ? convolution_candidates(p) : matrix_candidates(p, only);
+  if (only) {
+    std::erase_if(found, [&](Choice choice) { return choice.backend != *only; });
+  }
+  return found;
 }
 
 size_t scratch_bytes(const Problem& p, Choice choice) {
@@ -163,6 +200,8 @@ void run(const Problem& p, Choice choice) {
       return tf32x3::run(p, choice.variant);
     case Backend::aten:
       return run_by_host(p);
+    case Backend::cudnn:
+      return p.product(p.context, p.stream, p.y);
     default:
       return run_in_two(p, choice.variant);
   }
@@ -233,6 +272,8 @@ std::string to_string(Choice choice) {
       return std::string("tf32x3 ") + tf32x3::kShapes[choice.variant];
     case Backend::aten:
       return "aten";
+    case Backend::cudnn:
+      return "cudnn";
     default:
       return "cublas algorithm " + std::to_string(choice.variant);
   }

@@ -41,7 +41,7 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
     ((key += ' ', key += std::to_string(numbers)), ...);
   };
   add("; cublas", cublaslt::version());
-  add("; linear ");
+  add(p.is_convolution() ? "; conv_act " : "; linear ");
   add(kElements[static_cast<size_t>(p.element)]);
   add(" ");
   add(kActivationNames[static_cast<size_t>(p.activation)]);
@@ -55,6 +55,14 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
   add(aligned(p) ? "" : " unaligned");
   if (p.x_stride != p.k || p.weight_stride != (p.weight_transposed != 0 ? p.n : p.k) || p.y_stride != p.n) {
     add(" strides", p.x_stride, p.weight_stride, p.y_stride);
+  }
+  if (const Windows& w = p.windows; p.is_convolution()) {
+    add(" x", w.channels, w.height, w.width);
+    add(" kernel", w.kernel_height, w.kernel_width);
+    add(" stride", w.stride_y, w.stride_x);
+    add(" padding", w.top, w.left);
+    add(" y", w.y_height, w.y_width);
+    add(" dilation", w.dilation_y, w.dilation_x);
   }
   if (only) {
     add(" only ");
@@ -192,7 +200,20 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     flags = flags << 5 | alignment(data);
   }
+  const Windows& w = p.windows;
   return {device,
+          w.height,
+          w.width,
+          w.kernel_height,
+          w.kernel_width,
+          w.y_height,
+          w.y_width,
+          w.stride_y,
+          w.stride_x,
+          w.top,
+          w.left,
+          w.dilation_y,
+          w.dilation_x,
           static_cast<int64_t>(p.element),
           static_cast<int64_t>(p.activation),
           p.m,

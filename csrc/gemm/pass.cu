@@ -101,9 +101,9 @@ Arguments<T> arguments_of(const Problem& p) {
 
 template <class T, int kVector>
 void launch(const Problem& p) {
-  // The vectors of a row are split evenly over whole warps.
+  // The vectors of a row are split evenly over the threads of one or more blocks.
   const int64_t vectors = (p.n + kVector - 1) / kVector, shares = (vectors + kThreads - 1) / kThreads;
-  const int64_t width = ((vectors + shares - 1) / shares + 31) / 32 * 32;
+  const int64_t width = (vectors + shares - 1) / shares;
   const dim3 block(static_cast<unsigned>(width), static_cast<unsigned>(kThreads / width));
   const int64_t band = int64_t{kRows} * block.y;
   const dim3 grid(static_cast<unsigned>(shares),

@@ -1,6 +1,7 @@
 // Describes one linear layer for the backends: y = act(x w^T + bias) + residual, or y = act(x w^T + bias + residual) if
 // residual_first, or, if gated, y = act(x wg^T + bg) (x wu^T + bu), where g and u denote the gate half and the up half
-// of weight and bias. The description contains only plain data, so that it does not depend on a framework.
+// of weight and bias. A convolution is a linear layer whose x is an implicit matrix. The description contains only
+// plain data, so that it does not depend on a framework.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,21 @@
 namespace fuseconv::linear {
 
 using Element = Dtype;
+
+// The implicit matrix x [m, k] of a 2-D convolution (im2col). Row (image, p, q) is the window of the image from which
+// output pixel (p, q) is computed: its columns are the kernel's positions, and for each position the channels of one
+// pixel. Pixels outside the image are zeros. The channels of a pixel are adjacent; strides are in elements.
+struct Windows {
+  int32_t height, width, channels;      // the size of an image
+  int32_t kernel_height, kernel_width;  // 0 if x is an ordinary matrix
+  int32_t y_height, y_width;            // the size of the result
+  int32_t stride_y, stride_x;           // the steps between windows
+  int32_t top, left;                    // the padding before the image
+  int32_t dilation_y, dilation_x;
+  int64_t image_stride, row_stride, pixel_stride;
+
+  int32_t positions() const { return kernel_height * kernel_width; }
+};
 
 // Sizes and strides are in elements. Rows are contiguous; the stride between rows is arbitrary.
 struct Problem {
@@ -33,8 +49,8 @@ struct Problem {
   size_t workspace_bytes;
   void* scratch;  // device memory, 256-byte aligned, scratch_bytes(problem, choice) bytes; or null
   void* stream;   // cudaStream_t
-  // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM. Backend `aten` requires
-  // this function; null if the framework provides none.
+  // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM, or all of a convolution
+  // with cuDNN. Backends `aten` and `cudnn` require this function; null if there is none.
   void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // whether weight is [k, n] in memory, with weight_stride between its rows
@@ -43,6 +59,9 @@ struct Problem {
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
   int32_t residual_first;  // whether the residual is added before the activation
+  Windows windows;         // of a convolution; x is its first image
+
+  bool is_convolution() const { return windows.kernel_height > 0; }
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;

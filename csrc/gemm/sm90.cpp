@@ -57,6 +57,12 @@ int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }
 
+// Returns the number of steps of kDepth columns along k. Each position of a convolution's kernel starts a step.
+int64_t steps_of(const Problem& p) {
+  const int64_t positions = p.is_convolution() ? p.windows.positions() : 1;
+  return positions * ((p.k / positions + kDepth - 1) / kDepth);
+}
+
 bool aligned(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
 }
@@ -82,7 +88,7 @@ std::vector<Configuration> configurations(const Problem& p) {
     Configuration configuration;
   };
   const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
-  const double steps = static_cast<double>((p.k + kDepth - 1) / kDepth);
+  const double steps = static_cast<double>(steps_of(p));
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p, shape);
@@ -132,6 +138,13 @@ std::string refuses(const Problem& p) {
       !aligned(p.residual, p.residual_stride)) {
     return "x, weight, residual or y does not start, and step from row to row, at multiples of 16 bytes";
   }
+  if (p.is_convolution() && (p.windows.pixel_stride % 8 != 0 || p.windows.row_stride % 8 != 0 ||
+                             p.windows.image_stride % 8 != 0 || p.weight_stride / p.windows.positions() % 8 != 0)) {
+    return "pixels, or positions of the weight, do not start at multiples of 16 bytes";
+  }
+  if (p.is_convolution() && !can_gather(p.windows)) {
+    return "TMA does not support this padding, stride or dilation";
+  }
   if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || p.n % 2 != 0) {
     return "bias is not aligned to 4 bytes";
   }
@@ -149,9 +162,14 @@ void run(const Problem& p, const Configuration& c) {
   // A box of w is one block's part. If gated, a box contains only gates or only ups, even if one block copies both.
   const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
   const int x_rows = x_box_rows(p, kernel, c.cluster_n);
-  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
-  CUtensorMap w_map =
-      tensor_map(p.element, p.weight, p.n * halves, p.k, p.weight_stride, kernel.w_rows / w_parts, kDepth);
+  const Windows& windows = p.windows;
+  const int positions = p.is_convolution() ? windows.positions() : 1;
+  CUtensorMap x_map =
+      p.is_convolution()
+          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows, x_rows, kDepth)
+          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
+  CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
+                                 kernel.w_rows / w_parts, kDepth);
   CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
   CUtensorMap residual_map =
       p.residual != nullptr ? tensor_map(p.element, p.residual, p.m, p.n, p.residual_stride, 16, kernel.chunk) : y_map;
@@ -162,7 +180,20 @@ void run(const Problem& p, const Configuration& c) {
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);
   arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
-  arguments.steps = parts(p.k, kDepth);
+  arguments.steps = static_cast<int>(steps_of(p));
+  arguments.channels = static_cast<int>(p.k / positions);
+  arguments.kernel_width = windows.kernel_width;
+  arguments.is_convolution = p.is_convolution();
+  if (p.is_convolution()) {
+    arguments.first = {Divisor::of(windows.y_width),
+                       Divisor::of(windows.y_height),
+                       windows.stride_y,
+                       windows.stride_x,
+                       windows.top,
+                       windows.left,
+                       windows.dilation_y,
+                       windows.dilation_x};
+  }
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;
   const int rows = parts(p.m, kernel.rows * c.cluster_m), columns = parts(p.n, kernel.columns * c.cluster_n);

@@ -11,8 +11,8 @@ namespace fuseconv::linear::sm90 {
 
 // Tile sizes: rows by columns. The warpgroups of a block work in ping-pong on separate tiles, or cooperatively on one
 // tile if the name contains "together".
-inline constexpr const char* kShapes[] = {"128x128", "128x160",          "128x176",
-                                          "64x128",  "128x192 together", "64x64 together"};
+inline constexpr const char* kShapes[] = {"128x128",          "128x160",        "128x176", "64x128",
+                                          "128x192 together", "64x64 together", "256x64"};
 
 // A launch configuration: the tile, and the placement of blocks.
 struct Configuration {

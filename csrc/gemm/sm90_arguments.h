@@ -22,12 +22,21 @@ struct Pieces {
   enum { clipped, clipped_times_x, two } form;
 };
 
+// The first pixels of the windows of a convolution, whose x is an implicit matrix (problem.h).
+struct FirstPixels {
+  Divisor y_width, y_height;
+  int stride_y, stride_x, top, left, dilation_y, dilation_x;
+};
+
 struct Arguments {
   const void* bias;
-  bool residual_first;
+  bool residual_first, is_convolution;
   int m, n;
-  uint32_t x_bytes;          // the bytes of a tile of x; fewer than a full tile if y has fewer rows
-  int steps;                 // the number of steps of 64 along k
+  uint32_t x_bytes;  // the bytes of a tile of x; fewer than a full tile if y has fewer rows
+  int steps;         // the number of steps of 64 along k; each position of a convolution's kernel starts one
+  int channels;      // the columns of x at one position of a convolution's kernel; of a matrix, all columns
+  int kernel_width;
+  FirstPixels first;         // of a convolution
   int cluster_m, cluster_n;  // blocks per cluster along the rows and the columns of y
   int tiles;                 // the number of cluster tiles
   // Rasterization: cluster tiles are visited column by column, down the rows of a strip, then strip by strip, so that w

@@ -1,7 +1,8 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
 // gated, with N columns of y and 2N rows of w,
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
-// in f16 and bf16, for Hopper (sm_90a).
+// in f16 and bf16, for Hopper (sm_90a). x is a matrix, or the implicit matrix of a convolution (problem.h), whose tiles
+// TMA gathers from the images.
 //
 // The grid is persistent. In each block, two producer warps copy tiles of x and w with TMA to a ring in shared memory.
 // The consumer warpgroups work in ping-pong: the first takes the block's even tiles, the second the odd tiles, so that
@@ -47,6 +48,31 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
 }
 
+// A step of 64 columns along k. The columns of a convolution are the positions (x, y) of its kernel, and the channels
+// at each position. A matrix has one position.
+struct Step {
+  int channel = 0, position = 0, x = 0, y = 0;
+
+  __device__ __forceinline__ void advance(const Arguments& a, int depth) {
+    channel += depth;
+    if (channel >= a.channels) {
+      channel = 0;
+      ++position;
+      if (++x == a.kernel_width) {
+        x = 0;
+        ++y;
+      }
+    }
+  }
+};
+
+// Returns the first pixel of the window of a row of x. It may be outside the image.
+__device__ __forceinline__ Pixel first_pixel(const FirstPixels& f, int row) {
+  const int line = divide(row, f.y_width), image = divide(line, f.y_height);
+  return {(row - line * f.y_width.value) * f.stride_x - f.left, (line - image * f.y_height.value) * f.stride_y - f.top,
+          image};
+}
+
 // Producer: one thread for x and one for w copy the tiles of this block's consumers. In a cluster, the blocks that need
 // the same rows of x or w each multicast a part of these rows to all of the blocks. The part of a tile beyond a.m and
 // a.n may contain any values, because they affect only rows and columns that y does not have.
@@ -65,18 +91,29 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   for (int tile = cluster; tile < a.tiles; tile += clusters) {
     const Place p = place<Tile>(a, tile, rank);
     const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
+    const Pixel first = kIsX && a.is_convolution ? first_pixel(a.first, row) : Pixel{};
+    Step s;
 #pragma unroll 1
-    for (int step = 0; step < a.steps; ++step, at.advance()) {
-      const uint32_t full = shared + Tile::kFull + at.stage * 8;
+    for (int step = 0; step < a.steps; ++step, at.advance(), s.advance(a, Tile::kDepth)) {
+      const uint32_t full = shared + Tile::kFull + at.stage * 8, into = to + at.stage * kBytes;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
       barrier_expect(full, kIsX ? a.x_bytes : kBytes);
-      if (parts == 1) {
-        load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full);
-        if constexpr (kHalves) {
-          load_box(to + at.stage * kBytes + kBytes / 2, map, step * Tile::kDepth, row + a.n, full);
+      const auto load = [&](auto... blocks) {
+        if constexpr (!kIsX) {
+          load_box(into, map, s.channel, s.position, row, full, blocks...);
+        } else if (a.is_convolution) {
+          load_pixels(into, map, s.channel, first, s.x * a.first.dilation_x, s.y * a.first.dilation_y, full, blocks...);
+        } else {
+          load_box(into, map, s.channel, row, full, blocks...);
         }
+      };
+      if (parts > 1) {
+        load(kIsX ? same_x : same_w);
       } else {
-        load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full, kIsX ? same_x : same_w);
+        load();
+        if constexpr (kHalves) {
+          load_box(into + kBytes / 2, map, s.channel, s.position, row + a.n, full);
+        }
       }
     }
   }

@@ -31,7 +31,7 @@ struct Kernel {
   bool turns;  // ping-pong: each warpgroup computes whole tiles
 };
 
-inline constexpr int kTileShapes = 6;
+inline constexpr int kTileShapes = 7;
 
 // Returns the kernel of a tile shape. `element` is f16 or bf16; `shape` is below kTileShapes.
 template <Activation::Name kActivation>

@@ -34,8 +34,10 @@ Kernel of_shape(int shape) {
       return describe<T, kActivation, Turns64x128<kForm>>();
     case 4:
       return describe<T, kActivation, Together128x192<kForm>>();
-    default:
+    case 5:
       return describe<T, kActivation, Together64x64<kForm>>();
+    default:
+      return describe<T, kActivation, Turns256x64<kForm>>();
   }
 }
 

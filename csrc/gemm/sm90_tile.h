@@ -49,6 +49,9 @@ template <Form form>
 using Turns128x176 = Tile<true, 2, 2, 176, 5, form>;
 template <Form form>
 using Turns64x128 = Tile<true, 2, 1, 128, 8, form>;
+// For few columns: the taller a tile is, the less often w is read.
+template <Form form>
+using Turns256x64 = Tile<true, 2, 4, 64, 4, form>;
 template <Form form>
 using Together128x192 = Tile<false, 2, 1, 192, 4, form>;
 template <Form form>

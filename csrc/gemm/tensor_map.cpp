@@ -2,25 +2,25 @@
 
 #include <cudaTypedefs.h>
 
+#include <span>
+#include <string>
+
 #include "gemm/cuda_check.h"
 
 namespace fuseconv::linear {
 namespace {
 
-// Returns the driver's function cuTensorMapEncodeTiled. The CUDA runtime looks it up, so that the library need not link
-// to the driver.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-  static const auto encoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-               "cudaGetDriverEntryPointByVersion");
-    if (found != cudaDriverEntryPointSuccess) {
-      throw std::runtime_error("fuseconv: the driver has no cuTensorMapEncodeTiled; it must support CUDA 12");
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return encoder;
+// Returns a function of the driver. The CUDA runtime looks it up, so that the library need not link to the driver.
+template <class Function>
+Function of_driver(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  cuda_check(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
+             "cudaGetDriverEntryPointByVersion");
+  if (found != cudaDriverEntryPointSuccess) {
+    throw std::runtime_error(std::string("fuseconv: the driver has no ") + name + "; it must support CUDA 12");
+  }
+  return reinterpret_cast<Function>(function);
 }
 
 CUtensorMapDataType type_of(Element element) {
@@ -34,35 +34,94 @@ CUtensorMapDataType type_of(Element element) {
   }
 }
 
-}  // namespace
+CUtensorMapSwizzle swizzle_of(int64_t row_bytes) {
+  return row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+}
 
-CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
-                       int box_columns) {
-  CUtensorMap map;
-  const int64_t bytes = size_of(element);
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * bytes)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const auto encode = [&] {
-    return encoder()(&map, type_of(element), 2, const_cast<void*>(data), sizes, strides, box, steps,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE,
-                     box_columns * bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  };
-  CUresult status = encode();
+// Calls a function that encodes a map, and checks its result.
+template <class Encode>
+void encode(const Encode& call) {
+  CUresult status = call();
   if (status == CUDA_ERROR_INVALID_CONTEXT) {
     // A thread has no CUDA context before its first runtime call that needs one. Setting the device creates the
     // context.
     int device;
     cuda_check(cudaGetDevice(&device), "cudaGetDevice");
     cuda_check(cudaSetDevice(device), "cudaSetDevice");
-    status = encode();
+    status = call();
   }
   if (status != CUDA_SUCCESS) {
-    throw std::runtime_error("fuseconv: cuTensorMapEncodeTiled failed with status " + std::to_string(status));
+    throw std::runtime_error("fuseconv: encoding a tensor map failed with status " + std::to_string(status));
   }
+}
+
+// Sizes and boxes are in elements, strides in bytes, innermost dim first.
+CUtensorMap tiled_map(Element element, const void* data, std::span<const cuuint64_t> sizes,
+                      std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box) {
+  static const auto encoder = of_driver<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  constexpr cuuint32_t kSteps[] = {1, 1, 1};
+  CUtensorMap map;
+  encode([&] {
+    return encoder(&map, type_of(element), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
+                   strides.data(), box.data(), kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   swizzle_of(box[0] * size_of(element)), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  });
   return map;
+}
+
+// The last first pixel of a line of windows, counted from the last pixel of the image.
+int after(int windows, int stride, int before, int size) { return (windows - 1) * stride - before - (size - 1); }
+
+}  // namespace
+
+CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
+                       int box_columns) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * size_of(element))};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
+  return tiled_map(element, data, sizes, strides, box);
+}
+
+CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t positions, int64_t columns,
+                       int64_t stride, int box_rows, int box_columns) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(positions),
+                              static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride / positions * size_of(element)),
+                                static_cast<cuuint64_t>(stride * size_of(element))};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), 1, static_cast<cuuint32_t>(box_rows)};
+  return tiled_map(element, data, sizes, strides, box);
+}
+
+CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& w, int pixels, int channels) {
+  static const auto encoder = of_driver<PFN_cuTensorMapEncodeIm2col_v12000>("cuTensorMapEncodeIm2col");
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(w.channels), static_cast<cuuint64_t>(w.width),
+                              static_cast<cuuint64_t>(w.height), static_cast<cuuint64_t>(images)};
+  const int64_t bytes = size_of(element);
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(w.pixel_stride * bytes),
+                                static_cast<cuuint64_t>(w.row_stride * bytes),
+                                static_cast<cuuint64_t>(w.image_stride * bytes)};
+  const int first[] = {-w.left, -w.top};
+  const int last[] = {after(w.y_width, w.stride_x, w.left, w.width), after(w.y_height, w.stride_y, w.top, w.height)};
+  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.stride_x), static_cast<cuuint32_t>(w.stride_y), 1};
+  CUtensorMap map;
+  encode([&] {
+    return encoder(&map, type_of(element), 4, const_cast<void*>(data), sizes, strides, first, last,
+                   static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(channels * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  });
+  return map;
+}
+
+bool can_gather(const Windows& w) {
+  constexpr int kMargin = 128, kOffset = 255, kStride = 8;
+  const auto fits = [&](int before, int last, int stride, int kernel, int dilation) {
+    return before <= kMargin && last >= -kMargin && last < kMargin && stride <= kStride &&
+           (kernel - 1) * int64_t{dilation} <= kOffset;
+  };
+  return fits(w.left, after(w.y_width, w.stride_x, w.left, w.width), w.stride_x, w.kernel_width, w.dilation_x) &&
+         fits(w.top, after(w.y_height, w.stride_y, w.top, w.height), w.stride_y, w.kernel_height, w.dilation_y);
 }
 
 }  // namespace fuseconv::linear

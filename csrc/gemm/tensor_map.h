@@ -1,4 +1,4 @@
-// Creates tensor maps of matrices for TMA on Hopper.
+// Creates tensor maps of matrices and of images for TMA on Hopper.
 #pragma once
 
 #include <cuda.h>
@@ -14,5 +14,19 @@ namespace fuseconv::linear {
 // the swizzle has the same width. Throws std::runtime_error if the driver rejects the map.
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
                        int box_columns);
+
+// Returns a map of a [rows, positions, columns] tensor with dense rows of `stride` elements. Each box contains one
+// position of `box_rows` rows. The rest is as above.
+CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t positions, int64_t columns,
+                       int64_t stride, int box_rows, int box_columns);
+
+// Returns a map of `images` images from which TMA gathers `pixels` windows at a time (im2col mode): for each window the
+// same `channels` channels of one pixel. 64 or 128 bytes of channels, as above.
+CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& windows, int pixels,
+                      int channels);
+
+// Returns whether TMA can gather these windows: it stores the margins of the images, and the positions in a window, in
+// few bits.
+bool can_gather(const Windows& windows);
 
 }  // namespace fuseconv::linear

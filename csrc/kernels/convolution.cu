@@ -1,6 +1,6 @@
-// Computes a convolution and its epilogue on CUDA. One kernel computes both for a depthwise convolution (fuseconv's
-// kernel), for a 1x1 convolution with stride 1 (a linear layer), and for other convolutions that cuDNN supports. In all
-// other cases, the host computes the convolution, and an elementwise pass computes the epilogue.
+// Computes a convolution and its epilogue on CUDA. There are kernels for depthwise convolutions, images of few
+// channels, 1x1 convolutions with stride 1 (linear layers), and dense convolutions in 16 bits. In all other cases, the
+// host computes the convolution, and an elementwise pass computes the epilogue.
 #include "kernels/convolution.h"
 
 #include <algorithm>
@@ -8,80 +8,15 @@
 
 #include "core/cuda.cuh"
 #include "core/layout.h"
-#include "cudnn/convolution.h"
 #include "kernels/convolution_padding.h"
 #include "kernels/convolution_pass.h"
+#include "kernels/dense_convolution.h"
 #include "kernels/depthwise.h"
+#include "kernels/few_channels.h"
 #include "kernels/linear.h"
-#include "kernels/pixels.h"
-#include "kernels/transpose.h"
-#include "tuning/process.h"
 
 namespace fuseconv::cuda {
 namespace {
-
-bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
-
-// Returns whether a tensor has fewer than 2^31 elements, also after padding to four channels. With more elements,
-// cuDNN's engines fail or read wrong addresses.
-bool is_small(In tensor) {
-  const int64_t channels = tensor.sizes[1];
-  return element_count(tensor) / channels * std::max<int64_t>(channels, kPixelChannels) < (int64_t{1} << 31);
-}
-
-// Returns whether to use cuDNN's fused engines. cuDNN without fusion is faster for other layouts, and ten times as fast
-// for depthwise convolutions.
-bool is_for_cudnn(const Convolution& c) {
-  return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
-         !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) && is_small(c.x) &&
-         is_small(c.y) && (!c.bias || (c.bias->strides[0] == 1 && is_aligned(c.bias->data)));
-}
-
-// Returns the tensor if it is channels last and aligned, otherwise a copy that is. Images and filters with fewer than 4
-// channels are padded with channels of zeros: cuDNN handles 4 channels faster than 3, which it would copy itself.
-In laid_out(CudaHost& host, In tensor, Spec& spec) {
-  if (tensor.rank == 4 && tensor.sizes[1] < kPixelChannels) {
-    const int64_t sizes[] = {tensor.sizes[0], kPixelChannels, tensor.sizes[2], tensor.sizes[3]};
-    spec = channels_last(tensor.dtype, tensor.rank, sizes);
-    void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-    pack_pixels(host, tensor, {data, spec.dtype, spec.rank, spec.sizes, spec.strides});
-    return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
-  }
-  if (fits_channels_last(tensor) && is_aligned(tensor.data)) {
-    return tensor;
-  }
-  spec = channels_last(tensor.dtype, tensor.rank, tensor.sizes);
-  void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-  copy(host, tensor, {data, spec.dtype, spec.rank, spec.sizes, spec.strides});
-  return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
-}
-
-bool by_cudnn(CudaHost& host, const Convolution& c) {
-  if (!is_for_cudnn(c)) {
-    return false;
-  }
-  Spec x, weight;
-  const bool adds = c.residual && fits_channels_last(*c.residual) && is_aligned(c.residual->data) &&
-                    (c.residual_first || c.activation == Activation::none);
-  bool activates = c.activation == Activation::relu && (!c.residual || adds);
-  cudnn::Problem problem{laid_out(host, c.x, x),
-                         laid_out(host, c.weight, weight),
-                         c.bias,
-                         adds ? c.residual : std::nullopt,
-                         c.parameters,
-                         activates,
-                         c.y};
-  if (activates && !cudnn::run(host, problem, tuning::may_time())) {
-    problem.relu = activates = false;
-  }
-  if (!activates && !cudnn::run(host, problem, tuning::may_time())) {
-    return false;
-  }
-  const ConvolutionPass rest{c.y, std::nullopt, adds ? std::nullopt : c.residual,
-                             activates ? Activation() : c.activation, c.residual_first};
-  convolution_pass(host, rest, c.y);
-  return true;
-}
 
 bool all(std::span<const int64_t> numbers, int64_t value) {
   return std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) { return number == value; });
@@ -100,7 +35,7 @@ struct Rows {
 bool as_linear(CudaHost& host, const Convolution& c) {
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   const bool is_half = c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16;
-  if (!is_half || c.x.rank < 4 || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) || !all(after, 0) ||
+  if (!is_half || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) || !all(after, 0) ||
       !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !fits_channels_last(c.x) ||
       !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
     return false;
@@ -124,7 +59,8 @@ bool as_linear(CudaHost& host, const Convolution& c) {
 }  // namespace
 
 void convolution(CudaHost& host, const Convolution& c) {
-  if (element_count(c.y) == 0 || depthwise(host, c) || as_linear(host, c) || by_cudnn(host, c)) {
+  if (element_count(c.y) == 0 || depthwise(host, c) || few_channels(host, c) || as_linear(host, c) ||
+      dense_convolution(host, c)) {
     return;
   }
   // torch would add the bias in a separate pass.

@@ -17,8 +17,6 @@ from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
 
 def reference(
     x: Tensor,
@@ -53,7 +51,8 @@ def reference(
         residual_first: whether the residual is added before the activation. If False, it is added after.
 
     Returns:
-        A tensor [N, O, ...], in the channels-last format if x or weight has this format, otherwise contiguous.
+        A tensor [N, O, ...]. Its channels are innermost in memory if those of x or weight are, otherwise it is
+        contiguous.
 
     Examples:
         >>> x, weight = torch.tensor([[[1.0, -2.0, 3.0]]]), torch.tensor([[[1.0, 1.0]]])
@@ -62,6 +61,7 @@ def reference(
     """
     if 0 in weight.shape:  # torch would return a result of another shape
         raise RuntimeError(f"weight must not be empty, but has {list(weight.shape)}")
+    last = is_channels_last(x) or is_channels_last(weight)
     x, padding = padded(x, padding, transposed)
     if any(len(numbers) != x.dim() - 2 for numbers in (stride, padding, dilation, output_padding)):
         raise RuntimeError(f"stride, padding, dilation and output_padding must have {x.dim() - 2} numbers each")
@@ -71,7 +71,7 @@ def reference(
     y = activate(y, act)
     if residual is not None and not residual_first:
         y = y + residual
-    return y.contiguous(memory_format=memory_format(x, weight))
+    return channels_last(y) if last else y.contiguous()
 
 
 def sides(padding: Sequence[int]) -> list[int]:
@@ -93,15 +93,14 @@ def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor,
     return functional.pad(x, sides(padding)), [0] * spatial
 
 
-def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
-    """Returns the memory format of a convolution's result.
+def is_channels_last(x: Tensor) -> bool:
+    """Returns whether a tensor [N, C, ...] fills its memory with the channels innermost, and is not contiguous."""
+    return x.movedim(1, -1).is_contiguous() and not x.is_contiguous()
 
-    The format is channels-last if an operand is contiguous in channels-last but not in the default format.
-    """
-    last = _CHANNELS_LAST.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
-        return last
-    return torch.contiguous_format
+
+def channels_last(x: Tensor) -> Tensor:
+    """Returns a tensor [N, C, ...] whose channels are innermost in memory. Copies it if they are not."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
@@ -170,8 +169,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         rank, transposed = len(kernel), output_padding is not None
         outer = (sizes[1], channels // groups) if transposed else (channels, sizes[1] // groups)
         x, weight = draw(*sizes), draw(*outer, *kernel, scale=0.3)
-        x = x.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "x" in last else x
-        weight = weight.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "w" in last else weight
+        x = channels_last(x) if "x" in last else x
+        weight = channels_last(weight) if "w" in last else weight
         numbers = (
             [stride] * rank,
             padding if isinstance(padding, list) else [padding] * rank,
@@ -182,7 +181,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         shape = reference(x.float().cpu(), weight.float().cpu(), None, None, *numbers, groups).shape
         addend = None if residual is None else draw(*shape)
         if addend is not None and "r" in last:
-            addend = addend.contiguous(memory_format=_CHANNELS_LAST[addend.dim()])
+            addend = channels_last(addend)
         return Sample(
             name,
             (x, weight, draw(channels) if bias else None, addend, *numbers, groups, act),
@@ -211,6 +210,10 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         *(sample(f"{act}_and_sum", image, square, act, residual=False) for act in ("none", "relu", "gelu", "elu")),
         sample("without_bias", image, square, bias=False),
         sample("one_dim", (2, 4, 11), (3,), "gelu", stride=2),
+        sample("one_dim_channels_last", (2, 16, 11), (3,), "silu", channels=24, padding=1, residual=True, last="xwr"),
+        sample("one_dim_channels_last_x", (2, 6, 12), (5,), "gelu", channels=16, stride=2, padding=[2, 1], last="x"),
+        sample("one_dim_rows", (2, 16, 9), (1,), "silu", channels=24, residual=False, last="xr"),
+        sample("one_dim_transposed_channels_last", (2, 8, 5), (4,), "relu", stride=2, output_padding=0, last="x"),
         sample("three_dims", (2, 4, 5, 6, 7), (3, 1, 2), "silu", padding=1),
         sample("strided", image, (3, 2), stride=2, padding=1),
         sample("dilated", image, square, dilation=2, padding=2),
@@ -250,6 +253,14 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("dense_slope", wide, square, "leaky_relu(0.1)", channels=32, padding=1, last="xw"),
         sample("dense", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr"),
         sample("dense_and_sum", wide, square, "silu", channels=32, padding=1, residual=False, last="xwr"),
+        sample("pixels", (2, 3, 15, 12), (7, 7), "silu", channels=32, stride=2, padding=3, last="xw"),
+        sample("pixels_by_1", (2, 1, 8, 9), (3, 2), "relu", channels=16, padding=1, residual=True, last="xwr"),
+        sample(
+            "pixels_and_sum", (2, 3, 9, 7), (3, 5), "gelu", channels=72, padding=[0, 1, 2, 3], residual=False, last="xr"
+        ),
+        sample("pixels_dilated", (2, 4, 9, 19), square, "mish", channels=8, padding=2, dilation=2, last="w"),
+        sample("one_dim_pixels", (2, 2, 50), (10,), "silu", channels=16, stride=5, last="x"),
+        sample("dense_unaligned", (2, 12, 9, 9), square, "silu", channels=16, padding=1, last="x"),
         sample("rows", wide, (1, 1), "silu", channels=24, last="x"),
         sample("rows_and_sum", wide, (1, 1), "gelu", channels=24, residual=False, last="xr"),
         sample("rows_of_sum", wide, (1, 1), "relu", channels=24, residual=True, last="xr"),

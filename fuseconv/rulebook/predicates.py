@@ -366,13 +366,9 @@ def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
 @rule_function()
 def is_channels_first(_: Constants, *operands: Any) -> None:
     """Each tensor is contiguous and not in the channels-last format. A tensor with one channel has both formats."""
-    import torch
-
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for operand in operands:
         fake = fake_of(operand)
-        last = formats.get(fake.dim())
-        if not row_major(fake) or last is None or fake.is_contiguous(memory_format=last):
+        if not row_major(fake) or fake.dim() < 3 or row_major(fake.movedim(1, -1)):
             raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
 
 

@@ -25,7 +25,7 @@ from linear_library import ACTIVATIONS, BACKENDS, PROPOSALS, Choice, Library, dr
 LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LIBRARY is None, reason="FUSECONV_LINEAR_LIBRARY names no library")]
 
-SHAPES = 6  # of tiles, as sm90.h lists them
+SHAPES = 7  # of tiles, as sm90.h lists them
 PLACES = [(1, 1, 8), (2, 1, 8), (1, 2, 3)]  # cluster rows, cluster columns, strip
 PROBLEMS = [  # m, n, k, activation, bias, form
     (1, 8, 8, "none", True, "plain"),

@@ -1,0 +1,193 @@
+"""The Hopper kernel of linear layers as a convolution, through its plain C interface, against f64.
+
+Needs a Hopper GPU and the library that test_linear_backends.py describes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from support import ROOT
+from torch import Tensor
+from torch.nn import functional as F
+
+sys.path.insert(0, str(ROOT / "bench"))
+from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, Problem, Windows, error
+
+LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LIBRARY is None, reason="FUSECONV_LINEAR_LIBRARY names no library")]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: x [images, channels, *size] and weight [out, channels, *kernel]; padding is (top, left)."""
+
+    images: int
+    channels: int
+    size: tuple[int, int]
+    out: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    act: str = "none"
+    bias: bool = True
+    residual: str = ""
+
+    def __str__(self) -> str:
+        sizes = ("x".join(map(str, numbers)) for numbers in (self.size, self.kernel, self.stride))
+        return f"{self.images}-{self.channels}-{'-'.join(sizes)}-{self.out}-{self.act}-{self.residual or 'plain'}"
+
+
+CASES = [
+    Case(2, 64, (14, 14), 64, (3, 3), padding=(1, 1), act="relu"),
+    Case(3, 64, (9, 11), 128, (3, 3), padding=(1, 1), act="silu", residual="before"),
+    Case(2, 72, (10, 7), 40, (3, 3), (2, 2), (1, 1), act="silu"),
+    Case(2, 8, (17, 19), 24, (5, 3), (2, 1), (2, 1), act="gelu", residual="after"),
+    Case(5, 136, (6, 5), 200, (1, 1), (2, 2)),
+    Case(1, 320, (8, 8), 320, (3, 3), padding=(1, 1), act="silu"),
+    Case(4, 16, (20, 12), 64, (3, 3), (1, 1), (2, 4), (2, 4), act="hard_swish", bias=False),
+    Case(7, 32, (1, 50), 72, (1, 7), (1, 3), (0, 3), act="leaky_relu"),
+    Case(300, 24, (4, 4), 136, (4, 4), act="gelu_tanh"),
+    Case(2, 64, (3, 3), 64, (3, 3), padding=(3, 3), act="relu6"),
+    Case(1, 8, (8, 8), 8, (8, 8), act="sigmoid"),
+    Case(2, 40, (33, 65), 56, (3, 3), (2, 3), (1, 0), act="hard_sigmoid", residual="before"),
+]
+SHAPES = 7  # of tiles, as sm90.h lists them
+PLACES = [(1, 1, 8), (2, 1, 8), (1, 2, 3)]  # cluster rows, cluster columns, strip
+ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
+RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
+
+Operands = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""x and weight, channels last; bias; residual, channels last."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library(Path(os.environ["FUSECONV_LINEAR_LIBRARY"]))
+
+
+def convolved(case: Case, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    z = F.conv2d(x, weight, bias, case.stride, case.padding, case.dilation)
+    if case.residual == "before":
+        assert residual is not None
+        return ACTIVATIONS[case.act](z + residual)
+    z = ACTIVATIONS[case.act](z)
+    return z if residual is None else z + residual
+
+
+def operands(case: Case, dtype: torch.dtype) -> Operands:
+    generator = torch.Generator("cuda").manual_seed(case.channels + case.out)
+
+    def drawn(*shape: int, scale: float = 1.0) -> Tensor:
+        values = (torch.randn(shape, device="cuda", generator=generator) * scale).to(dtype)
+        return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
+
+    taps = case.channels * case.kernel[0] * case.kernel[1]
+    x = drawn(case.images, case.channels, *case.size)
+    weight = drawn(case.out, case.channels, *case.kernel, scale=taps**-0.5)
+    z = F.conv2d(x, weight, None, case.stride, case.padding, case.dilation)
+    return x, weight, drawn(case.out) if case.bias else None, drawn(*z.shape) if case.residual else None
+
+
+def problem_of(
+    library: Library, case: Case, tensors: Operands, y: Tensor, *, pixel_stride: int | None = None
+) -> Problem:
+    """The problem whose result is y [images, height, width, out], which is dense."""
+    x, weight, bias, residual = tensors
+    rows = y.view(-1, case.out)
+    if residual is not None:
+        residual = residual.permute(0, 2, 3, 1).reshape(-1, case.out)
+    matrix = weight.permute(0, 2, 3, 1).reshape(case.out, -1)
+    assert matrix.data_ptr() == weight.data_ptr()
+    form = "residual first" if case.residual == "before" else "plain"
+    problem, _ = library.problem(matrix, matrix, bias, case.act, residual, rows, form=form)
+    problem.m, problem.x = rows.shape[0], x.data_ptr()
+    height, width = case.size
+    step = pixel_stride or case.channels
+    problem.windows = Windows(
+        *(height, width, case.channels, *case.kernel, y.shape[1], y.shape[2]),
+        *(*case.stride, *case.padding, *case.dilation),
+        *(height * width * step, width * step, step),
+    )
+    return problem
+
+
+def choices(library: Library, shape: int) -> list[Choice]:
+    variants = [
+        library.library.fuseconv_linear_sm90_variant(shape, *place, early) for place in PLACES for early in (0, 1)
+    ]
+    return [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
+
+
+def wide(tensors: Operands) -> Operands:
+    x, weight, bias, residual = (None if t is None else t.double() for t in tensors)
+    assert x is not None
+    assert weight is not None
+    return x, weight, bias, residual
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("shape", range(SHAPES))
+def test_a_convolution(library: Library, shape: int, case: Case, dtype: torch.dtype) -> None:
+    tensors = operands(case, dtype)
+    reference = convolved(case, *wide(tensors)).permute(0, 2, 3, 1)
+    separate = error(convolved(case, *tensors).permute(0, 2, 3, 1), reference)
+    for choice in choices(library, shape):
+        frame = torch.full((reference.numel() + 2 * case.out,), float("nan"), dtype=dtype, device="cuda")
+        y = frame[case.out : -case.out].view(reference.shape)
+        library.run(problem_of(library, case, tensors, y), choice)
+        assert error(y, reference) <= 1.005 * separate
+        torch.testing.assert_close(y.double(), reference, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf")])
+def test_a_step_beyond_the_channels_of_a_position_adds_nothing(library: Library, value: float) -> None:
+    """A step of 64 channels passes the end of 8 channels. Zero times the infinity of another position would be NaN."""
+    case = Case(1, 8, (4, 4), 8, (3, 3), padding=(1, 1))
+    x, weight, bias, _ = operands(case, torch.float16)
+    x = x.abs() + 0.125
+    weight[:, :, 1, 1] = value
+    for choice in choices(library, 5):
+        y = torch.zeros(1, 4, 4, 8, dtype=torch.float16, device="cuda")
+        library.run(problem_of(library, case, (x, weight, bias, None), y), choice)
+        assert (y == value).all()
+
+
+def test_channels_of_a_wider_tensor(library: Library) -> None:
+    """x is a slice of the channels of another tensor."""
+    case = Case(2, 64, (9, 9), 64, (3, 3), padding=(1, 1), act="silu")
+    _, weight, bias, _ = operands(case, torch.float16)
+    wider = torch.randn(2, 9, 9, 96, dtype=torch.float16, device="cuda")
+    x = wider[..., 16:80].permute(0, 3, 1, 2)
+    y = torch.full((2, 9, 9, 64), float("nan"), dtype=torch.float16, device="cuda")
+    reference = convolved(case, x.double(), weight.double(), bias.double(), None).permute(0, 2, 3, 1)
+    for choice in choices(library, 0):
+        library.run(problem_of(library, case, (x, weight, bias, None), y, pixel_stride=96), choice)
+        torch.testing.assert_close(y.double(), reference, atol=5e-4, rtol=2**-10)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case(1, 12, (9, 9), 64, (3, 3)), "multiples of 16 bytes"),
+        (Case(1, 64, (40, 40), 64, (3, 3), (9, 9)), "TMA does not support"),
+        (Case(1, 64, (200, 200), 64, (2, 2), dilation=(1, 199)), "TMA does not support"),
+        (Case(1, 64, (9, 9), 64, (3, 3), padding=(200, 1)), "TMA does not support"),
+        (Case(1, 64, (9, 9), 64, (3, 3), act="tanh"), "no kernel with this activation"),
+    ],
+    ids=str,
+)
+def test_refusals(library: Library, case: Case, reason: str) -> None:
+    tensors = operands(case, torch.float16)
+    y = convolved(case, *tensors).permute(0, 2, 3, 1).contiguous()
+    with pytest.raises(RuntimeError, match=reason):
+        library.run(problem_of(library, case, tensors, y), choices(library, 0)[0])
