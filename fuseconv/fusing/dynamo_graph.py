@@ -68,9 +68,7 @@ def captured(module: GraphModule, inputs: Sequence[Any]) -> Program:
     assert context.fake_mode.shape_env is not None
     mode = FakeTensorMode(shape_env=context.fake_mode.shape_env)
     fakes = [_fake(value, mode, context) for value in inputs]
-    # Interpreting the graph, in place of calling it, gives each node of the trace the source line of the model.
-    with mode, enable_python_dispatcher(), fx_traceback.preserve_node_meta():
-        traced = make_fx(lambda *args: Interpreter(module).run(*args), pre_dispatch=True)(*fakes)
+    traced = _traced(module, fakes, mode)
     # The cache is shared by all modes of the process, and matching runs ops under assumptions about sizes.
     mode.cache_enabled = False
     traced = _with_regions(traced)
@@ -118,6 +116,42 @@ def runnable(program: Program, like: GraphModule) -> GraphModule:
     sources = {name: ConstantSource(name) for name, _ in result.named_buffers()}
     result._param_name_to_source = sources  # type: ignore[assignment]
     return result
+
+
+class _Modal(Interpreter):
+    """An interpreter that enters and leaves autocast. While torch traces, its own functions only record that."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.entered: list[torch.autocast] = []
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function of a node."""
+        if target is torch.amp.autocast_mode._enter_autocast:
+            self.entered.append(torch.autocast(*args))
+            return self.entered[-1].__enter__()  # type: ignore[no-untyped-call]
+        if target is torch.amp.autocast_mode._exit_autocast:
+            return self.entered.pop().__exit__(None, None, None)
+        return super().call_function(target, args, kwargs)
+
+
+def _traced(module: GraphModule, fakes: Sequence[Any], mode: FakeTensorMode) -> GraphModule:
+    """Traces a graph on fake inputs. The graph is interpreted, so that each node gets the source line of the model.
+
+    An error within a region leaves the modes of this thread as they were.
+    """
+    interpreter = _Modal(module)
+    try:
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled()),
+            mode,
+            enable_python_dispatcher(),
+            fx_traceback.preserve_node_meta(),
+        ):
+            return make_fx(interpreter.run, pre_dispatch=True)(*fakes)
+    finally:
+        for entered in reversed(interpreter.entered):
+            entered.__exit__(None, None, None)
 
 
 def _with_regions(traced: GraphModule) -> GraphModule:
