@@ -134,6 +134,13 @@ def test_a_bundle_says_which_commit_was_converted(
     (hub.local("hf://acme/tiny") / "flax_model.msgpack").write_bytes(b"x")
     assert cli.main(["verify", str(bundle), "--against", f"hf://acme/tiny@{COMMIT}", "-q"]) == 0
 
+    # New weights have an origin of their own.
+    folder = hub.local("hf://acme/tiny")
+    for weights, repository, commit in ((str(folder), None, None), ("hf://acme/tiny@main", "acme/tiny", COMMIT)):
+        assert cli.main(["swap", str(bundle), weights, "-q"]) == 0, capsys.readouterr().err
+        source = open_bundle(bundle).source
+        assert (source.repository, source.commit) == (repository, commit)
+
 
 def test_code_is_not_run_without_trust(server: Hub, repository: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
