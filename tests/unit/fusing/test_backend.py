@@ -27,6 +27,8 @@ from fuseconv.errors import ParityError, UsageError
 from fuseconv.fusing.compiled import CompiledGraph
 from fuseconv.fusing.graph_trial import check_graph
 
+INNER = ["eager", pytest.param("inductor", marks=pytest.mark.compiles)]
+
 
 @pytest.fixture(autouse=True)
 def nothing_compiled() -> Iterator[None]:
@@ -131,6 +133,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], dict[str, Tenso
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", MODELS)
@@ -143,6 +146,7 @@ def test_computes_what_the_model_computes(name: str, dtype: torch.dtype, grad: b
     assert fused()[rule] > 0
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
 def test_inductor_compiles_what_was_fused(grad: bool) -> None:
     bert = {**GROUPED, "max_position_embeddings": 16}
@@ -225,7 +229,7 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("between", STEPS, ids=lambda function: function.__name__)
 def test_what_happens_between_fusions_still_happens(between: Callable[[Layers, Tensor], Tensor], inner: str) -> None:
     model = Layers(between)
@@ -251,7 +255,7 @@ def test_a_gradient_does_not_cross_a_region_without_gradients() -> None:
     assert not fused()
 
 
-@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("inner", INNER)
 def test_a_cache_that_is_written_in_place(inner: str) -> None:
     class Cached(nn.Module):
         def __init__(self) -> None:
@@ -273,7 +277,7 @@ def test_a_cache_that_is_written_in_place(inner: str) -> None:
     assert fused() == {"linear-act": 2}
 
 
-@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("inner", INNER)
 def test_dropout_in_training(inner: str) -> None:
     class Dropping(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -414,6 +418,17 @@ def test_inputs_that_share_memory_with_a_written_input_are_left_alone() -> None:
     assert "share memory" in graph.left_alone
 
 
+def test_sizes_that_depend_on_data_are_left_alone() -> None:
+    def positive(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(functional.linear(x[x[:, 0] > 0], w))
+
+    x, w = torch.randn(5, 8), torch.randn(8, 8)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        near(compiled(positive)(x, w), positive(x, w), 1e-6)
+    (graph,) = fuseconv.compiled_graphs()
+    assert graph.left_alone
+
+
 class Logged(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -526,6 +541,7 @@ def test_a_wrong_option_is_an_error(options: dict[str, Any], message: str) -> No
     assert isinstance(caught.value.inner_exception, UsageError)
 
 
+@pytest.mark.compiles
 def test_a_mode_is_one_of_inductor() -> None:
     graph = torch.fx.symbolic_trace(nn.ReLU())
     with pytest.raises(UsageError, match="only Inductor has modes"):
