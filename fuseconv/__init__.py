@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fuseconv import errors as errors
     from fuseconv import nn as nn
     from fuseconv import ops as ops
+    from fuseconv.fusing.backend import dynamo_backend as dynamo_backend
+    from fuseconv.fusing.compiled import compiled_graphs as compiled_graphs
     from fuseconv.fusing.fuse import fuse as fuse
     from fuseconv.pipeline.blame import blame as blame
     from fuseconv.pipeline.convert import convert as convert
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "blame",
+    "compiled_graphs",
     "convert",
     "convert_methods",
+    "dynamo_backend",
     "errors",
     "fuse",
     "load",
@@ -38,8 +42,10 @@ __all__ = [
 
 _HOMES = {
     "blame": "fuseconv.pipeline.blame",
+    "compiled_graphs": "fuseconv.fusing.compiled",
     "convert": "fuseconv.pipeline.convert",
     "convert_methods": "fuseconv.pipeline.methods",
+    "dynamo_backend": "fuseconv.fusing.backend",
     "fuse": "fuseconv.fusing.fuse",
     "load": "fuseconv.runtime.methods",
     "tune": "fuseconv.pipeline.tactics",

@@ -29,6 +29,7 @@ from fuseconv.bundle.tuned import Tuned
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.untrusted.files import check_text, check_unshared, is_plain, read_plain
+from fuseconv.untrusted.hub import reference
 
 PLAN = "plan.json"
 REFERENCE = "reference.safetensors"
@@ -60,12 +61,16 @@ class Source(Strict):
         dtype: the dtype given with `--dtype`, as a short name. None if it was not given.
         original: what the bundle was verified against: `module` (the module itself) or `archive` (the program of an
             archive). None in older manifests.
+        repository: the repository on a Hugging Face hub, as `OWNER/NAME`. None if the model was a local file or folder.
+        commit: the commit of the repository that was downloaded, to which the given revision was resolved.
     """
 
     form: str
     sha256: str
     dtype: str | None = None
     original: Literal["module", "archive"] | None = None
+    repository: str | None = None
+    commit: str | None = None
 
     @model_serializer(mode="wrap")
     def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
@@ -346,7 +351,7 @@ def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
     Args:
         model: the path of the model.
         output: the folder that the user gave. None means a folder next to the model: its name without the extension,
-            and with `.fuseconv` added.
+            and with `.fuseconv` added. For a model on a hub, this folder is in the working directory.
 
     Raises:
         UsageError: the path is not UTF-8; or no folder is given and the model is read from a stream such as /dev/stdin.
@@ -354,6 +359,8 @@ def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
     if output is not None:
         check_text(Path(output))
         return Path(output)
+    if (on_hub := reference(model)) is not None:
+        return Path(on_hub.name + SUFFIX)
     model = Path(model).absolute()
     if model.parts[1:2] in (("dev",), ("proc",)):
         raise UsageError(

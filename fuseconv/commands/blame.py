@@ -12,7 +12,7 @@ from fuseconv.commands.completion import PATH
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
     check_rules,
-    existing,
+    existing_model,
     json_option,
     model_argument,
     model_options,
@@ -27,6 +27,7 @@ from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import ParityError, UnsupportedError
 from fuseconv.processes.imports import imports
+from fuseconv.untrusted.hub import reference
 
 if TYPE_CHECKING:
     from fuseconv.blaming.verdict import Blame
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     "--against",
     type=PATH,
     metavar="MODEL",
-    callback=existing,
+    callback=existing_model,
     help="Original model of the bundle. [default: the program and weights stored in the bundle]",
 )
 @rules_options
@@ -113,6 +114,8 @@ def blame(
 
 def _beside(model: Path) -> Path:
     """Returns the default folder for the scripts that reproduce differences, next to the model: `MODEL.blame`."""
+    if (on_hub := reference(model)) is not None:
+        return Path(f"{on_hub.name}.blame")
     path = model.absolute()
     return path.with_name(f"{path.name if path.is_dir() and not (path / MANIFEST).is_file() else path.stem}.blame")
 

@@ -129,7 +129,7 @@ def convert(
     """Fuse MODEL, export it for every target, and prove parity.
 
     MODEL is a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder; the
-    kind is detected from its content.
+    kind is detected from its content. hf://OWNER/NAME@REVISION is a model on a Hugging Face hub, which is downloaded.
     """
     if lock and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from fuseconv.bundle.files import MANIFEST, WEIGHTS
-from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.bundle.manifest import Manifest, Source, open_bundle
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.bundle.tuned import Speed
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import existing, json_option, model_options, reading
+from fuseconv.commands.options import existing_model, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.contract.spec import Contract
@@ -21,7 +21,7 @@ from fuseconv.processes.imports import imports
 
 
 @click.command()
-@click.argument("path", type=PATH, callback=existing)
+@click.argument("path", type=PATH, callback=existing_model)
 @method_option
 @model_options
 @json_option
@@ -50,7 +50,7 @@ def _bundle(manifest: Manifest) -> Outcome:
         "parity": "fails (kept with --allow-mismatch)" if manifest.mismatch else f"ok, {len(manifest.parity)} rows",
         "size": size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
-        "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
+        "source": _source(manifest.source),
         "command": " ".join(manifest.invocation.command) if manifest.invocation else "",
         "revision": (manifest.invocation.revision or "") if manifest.invocation else "",
         "timed on": manifest.tuned.device if manifest.tuned else "",
@@ -60,6 +60,12 @@ def _bundle(manifest: Manifest) -> Outcome:
         **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
     return Outcome(manifest.model_dump(mode="json"), lambda console: results.print_pairs(console, pairs))
+
+
+def _source(source: Source) -> str:
+    """Formats the source of a conversion: its format, its hash, and the commit on a hub if it is from there."""
+    from_hub = f", hf://{source.repository}@{source.commit}" if source.repository else ""
+    return f"{source.form}, sha256 {source.sha256}{from_hub}"
 
 
 def _methods(folder: Path) -> Outcome:

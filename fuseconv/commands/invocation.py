@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from fuseconv.bundle.invocation import Invocation
+from fuseconv.untrusted.hub import reference
 
 _NOT_RECORDED = ("output", "lock", "verbose", "quiet")
 """The parameters that do not affect the content of a bundle."""
@@ -44,6 +45,8 @@ def _words(parameter: click.Parameter, value: Any) -> Iterator[str]:
 def _without_folders(name: str, value: Any) -> str:
     """Converts an option's value to text. Keeps only the last part of a path: folders are specific to this machine."""
     if isinstance(value, Path):
+        if (on_hub := reference(value)) is not None:
+            return str(on_hub)
         return value.absolute().name
     if name == "factory":  # its value is folder/file.py:name
         file, colon, attribute = str(value).rpartition(":")

@@ -17,6 +17,7 @@ from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
 from fuseconv.errors import FileError
 from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
+from fuseconv.untrusted.hub import reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 OptionalPath = TypeVar("OptionalPath", Path, Path | None)
@@ -34,6 +35,16 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Optional
             raise FileError.absent(path)
         check_text(path)
     return path
+
+
+def existing_model(context: click.Context, argument: click.Parameter, path: OptionalPath) -> OptionalPath:
+    """Checks and returns the path of a model like `existing`. A model on a hub is looked up when it is read.
+
+    Raises:
+        FileError: the path does not exist.
+        UsageError: the path is not UTF-8, or begins with `hf:` and does not name a model.
+    """
+    return path if path is not None and reference(path) is not None else existing(context, argument, path)
 
 
 def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
@@ -198,7 +209,7 @@ target_option = click.option(
 targets_option = named_targets("all")
 
 
-model_argument = click.argument("model", type=PATH, callback=existing)
+model_argument = click.argument("model", type=PATH, callback=existing_model)
 bundle_argument = click.argument("bundle", type=PATH, callback=_bundle)
 
 

@@ -9,7 +9,7 @@ import click
 
 from fuseconv.bundle.files import SIGNATURE
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.options import bundle_argument, existing, json_option
+from fuseconv.commands.options import bundle_argument, existing, existing_model, json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bundle_argument
-@click.argument("weights", type=PATH, callback=existing)
+@click.argument("weights", type=PATH, callback=existing_model)
 @click.option(
     "--adapter",
     type=PATH,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None) -> Outcome:
     """Replace BUNDLE's weights by other weights of the same model, and prove parity again.
 
-    WEIGHTS is a state dict, or a folder of .safetensors files. The weights that the plan merges or folds are computed
-    again, and every target is compared with the original program and with float64 on the new weights. The new files
-    invalidate a signature of BUNDLE: sign the new bundle again.
+    WEIGHTS is a state dict, a folder of .safetensors files, or hf://OWNER/NAME@REVISION. The weights that the plan
+    merges or folds are computed again, and every target is compared with the original program and with float64 on the
+    new weights. The new files invalidate a signature of BUNDLE: sign the new bundle again.
     """
     from fuseconv.commands import results
     from fuseconv.pipeline.swap import swap as swap_weights

@@ -11,7 +11,7 @@ import click
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
+from fuseconv.commands.options import bundle_argument, existing, existing_model, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option, verbose_option
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--against",
     type=PATH,
     metavar="MODEL",
-    callback=existing,
+    callback=existing_model,
     help="Original model. [default: the outputs of the original that are stored in the bundle]",
 )
 @click.option(

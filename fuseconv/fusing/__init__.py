@@ -1,1 +1,1 @@
-"""`fuse` turns a model in memory into a fused module that can be trained like the model."""
+"""Fuses models in this process so that they can be trained: `fuse`, and the backend of torch.compile."""

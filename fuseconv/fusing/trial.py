@@ -128,28 +128,28 @@ def _run(call: Call, model: nn.Module, inputs: list[Any]) -> Outcome:
     leaves = [_input(value, None) for value in inputs]
     with same_draws(), torch.enable_grad():
         outputs = call(buffers, [_written(leaf) for leaf in leaves])
-        return _outcome(outputs, buffers, dict(model.named_parameters()), leaves)
+        return outcome(outputs, buffers, dict(model.named_parameters()), leaves)
 
 
 def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Outcome:
     exported = program.exported
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    wide = {id(tensor): _wide(tensor).requires_grad_(tensor.requires_grad) for tensor in tensors.values()}
+    widened = {id(tensor): wide(tensor).requires_grad_(tensor.requires_grad) for tensor in tensors.values()}
     leaves = [_input(value, torch.float64) for value in inputs]
     states: list[Any] = []
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.CONSTANT_TENSOR:
             states.append(exported.constants[str(spec.target)])
         elif spec.kind != InputKind.USER_INPUT:
-            states.append(wide[id(tensors[str(spec.target)])])
+            states.append(widened[id(tensors[str(spec.target)])])
     with same_draws(), torch.enable_grad(), torch.autocast(program.contract.device, enabled=False):
         outputs = interpret_in_float64(exported.graph_module, [*states, *map(_written, leaves)])
-        buffers = {name: wide[id(buffer)] for name, buffer in model.named_buffers()}
-        parameters = {name: wide[id(parameter)] for name, parameter in model.named_parameters()}
-        return _outcome(outputs, buffers, parameters, leaves)
+        buffers = {name: widened[id(buffer)] for name, buffer in model.named_buffers()}
+        parameters = {name: widened[id(parameter)] for name, parameter in model.named_parameters()}
+        return outcome(outputs, buffers, parameters, leaves)
 
 
-def _outcome(
+def outcome(
     outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
 ) -> Outcome:
     """Computes the gradients of a run's outputs, and returns the outputs, buffers and gradients by name.
@@ -157,8 +157,8 @@ def _outcome(
     A missing gradient is a tensor of zeros.
     """
     given = {f"output {at}": value for at, value in enumerate(outputs) if isinstance(value, Tensor)}
-    outcome = {name: value.detach() for name, value in given.items()}
-    outcome |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
+    found = {name: value.detach() for name, value in given.items()}
+    found |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
     sources = {f"the gradient of {name}": value for name, value in parameters.items() if value.requires_grad}
     sources |= {
         f"the gradient of input {at}": leaf
@@ -169,11 +169,12 @@ def _outcome(
     if results and sources:
         grads = torch.autograd.grad(results, list(sources.values()), cotangents(results), allow_unused=True)
         for (name, source), grad in zip(sources.items(), grads, strict=True):
-            outcome[name] = torch.zeros_like(source, requires_grad=False) if grad is None else grad
-    return outcome
+            found[name] = torch.zeros_like(source, requires_grad=False) if grad is None else grad
+    return found
 
 
-def _wide(value: Tensor) -> Tensor:
+def wide(value: Tensor) -> Tensor:
+    """Returns a copy of a tensor, in float64 if it is floating-point. The copy does not require grad."""
     return value.detach().clone().to(torch.float64 if value.is_floating_point() else value.dtype)
 
 

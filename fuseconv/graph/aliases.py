@@ -30,7 +30,7 @@ class Aliases:
         self._writers_of: dict[Node, list[Node]] = {}
         known: dict[Node, frozenset[Node]] = {}
         for node in graph.nodes:
-            for operand in _written(node, root):
+            for operand in mutated(node, root):
                 if operand not in known:
                     shared = _sharing(operand)
                     known.update(dict.fromkeys(shared, shared))
@@ -50,7 +50,7 @@ class Aliases:
     def is_changed_by(self, changed: Collection[Node]) -> bool:
         """Returns whether creating, erasing or rewiring the given nodes may have made this analysis out of date."""
         return any(
-            node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
+            node in self.writers or node in self._writers_of or next(mutated(node, self._root), None) is not None
             for node in changed
         )
 
@@ -121,7 +121,16 @@ def _sharing(operand: Node) -> frozenset[Node]:
     return frozenset(found)
 
 
-def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
+def has_effect(node: Node, root: torch.nn.Module) -> bool:
+    """Returns whether a node must run even without users.
+
+    torch's `is_impure` alone does not decide this: a batch norm in train mode, and a control-flow op, may mutate
+    tensors too.
+    """
+    return node.is_impure() or next(mutated(node, root), None) is not None
+
+
+def mutated(node: Node, root: torch.nn.Module) -> Iterator[Node]:
     """Yields the operands that a node mutates: all operands of a control-flow op if its subgraph mutates a tensor."""
     if is_call(node):
         yield from written(node)
@@ -143,7 +152,7 @@ def _is_submodule(root: torch.nn.Module, name: str) -> bool:
 
 
 def _writes(module: GraphModule) -> bool:
-    return any(any(True for _ in _written(node, module)) for node in module.graph.nodes)
+    return any(any(True for _ in mutated(node, module)) for node in module.graph.nodes)
 
 
 def viewed(node: Node) -> frozenset[Node]:

@@ -13,6 +13,7 @@ from fuseconv.many.listing import Entry, Options
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.sources.subject import digest
 from fuseconv.untrusted.files import leads_somewhere
+from fuseconv.untrusted.hub import reference
 from fuseconv.version import __version__
 
 PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "transformers", "egglog")
@@ -33,7 +34,7 @@ def fingerprint(entry: Entry, defaults: Options) -> str:
         FileError: the model or a file in its options cannot be read.
         RuleError: the rules cannot be read.
     """
-    if not leads_somewhere(entry.model):
+    if reference(entry.model) is None and not leads_somewhere(entry.model):
         raise FileError.absent(entry.model)
     options = {**defaults, **entry.options}
     rules = entry.options.get("rules")

@@ -5,6 +5,7 @@ options:                 # of every model
   target: torchscript,export
 models:
   - a.pt2
+  - hf://org/name@main   # a model on a Hugging Face hub
   - model: encoder       # a Hugging Face folder
     name: encoder-b32
     bucket: batch=1,8,32
@@ -25,6 +26,7 @@ import yaml
 from fuseconv.errors import UsageError
 from fuseconv.serving.names import is_name
 from fuseconv.untrusted.files import read_plain
+from fuseconv.untrusted.hub import reference
 
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".safetensors")
 """The suffixes of the model files in a folder. A subfolder with a `config.json` is a Hugging Face model."""
@@ -135,8 +137,10 @@ def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: 
         raise UsageError(
             "a model must be a path, or a mapping with the key `model`", where=where, fix="write `- model: PATH`"
         )
-    model = path.parent / given["model"]
-    name = str(given.get("name", model.stem if model.suffix in SUFFIXES else model.name))
+    on_hub = reference(given["model"])
+    model = Path(given["model"]) if on_hub else path.parent / given["model"]
+    usual = on_hub.name if on_hub else model.stem if model.suffix in SUFFIXES else model.name
+    name = str(given.get("name", usual))
     own = {key: each for key, each in given.items() if key not in ("model", "name")}
     return Entry(name, model, {**shared, **_options(own, known, path.parent, where)})
 

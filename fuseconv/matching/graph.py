@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
-from fuseconv.graph.aliases import Aliases
+from fuseconv.graph.aliases import Aliases, has_effect
 from fuseconv.graph.all_sizes import key_of, run_for_all_sizes
 from fuseconv.graph.elements import elements, leaves_some
 from fuseconv.graph.formula import UnknownError
@@ -119,7 +119,7 @@ class Workspace:
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         self.trainable = trainable
-        self.graph.eliminate_dead_code()
+        self.graph.eliminate_dead_code(lambda node: has_effect(node, self.root))
         self.aliases = Aliases(self.graph, self.root)
         written = {node.name for node in self.graph.nodes if self.aliases.is_written(node)}
         self._states = {name: state for name, state in _states(exported).items() if name not in written}
@@ -362,7 +362,7 @@ class Workspace:
         queue, self._loose = list(self._loose), {}
         while queue:
             node = queue.pop()
-            if not node._erased and not node.users and not node.is_impure():
+            if not node._erased and not node.users and not has_effect(node, self.root):
                 queue.extend(node.all_input_nodes)
                 self.erase(node)
 

@@ -22,6 +22,7 @@ from fuseconv.measure.separate import measured
 from fuseconv.measure.timing import interleaved
 from fuseconv.measure.turns import WARM_UP, Call, Inputs, target_calls, timed, timed_inputs
 from fuseconv.sources import Options, Subject
+from fuseconv.untrusted import hub
 
 PEERS = (*WAYS, "aoti")
 """The peers: the original model in eager mode, the original model compiled by torch.compile, and the captured program
@@ -93,7 +94,7 @@ def against_peers(
     request = {
         "bundle": str(bundle),
         "peers": list(peers),
-        "model": str(model.absolute()),
+        "model": str(model if hub.reference(model) else model.absolute()),
         "factory": options.model,
         "trust": sorted(options.trust),
         "reference": str(reference),

@@ -88,7 +88,11 @@ class _Float64(Runner):
             value = self.env[leaf] if isinstance(leaf, Node) else leaf
             return pytree.tree_map(_widen, value) if isinstance(value, list | tuple) else _widen(value)
 
-        args: Any = map_aggregate(node.args, wide)
+        given = node.args
+        if node.target is torch.ops.higher_order.wrap_with_autocast:
+            device, _, _, *others = given
+            given = (device, None, False, *others)  # the region would cast its operands back
+        args: Any = map_aggregate(given, wide)
         kwargs: Any = map_aggregate(node.kwargs, wide)
         target: Any = node.target
         return _NARROW_ONLY.get(target, target)(*args, **kwargs)

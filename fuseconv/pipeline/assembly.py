@@ -209,7 +209,15 @@ class Assembly:
             invocation: how the conversion was called. None not to record this.
         """
         original = None if program.original is None else program.original.kind
-        source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
+        from_hub = subject.snapshot
+        source = Source(
+            form=subject.source,
+            sha256=subject.sha256,
+            dtype=dtype,
+            original=original,
+            repository=None if from_hub is None else from_hub.repository,
+            commit=None if from_hub is None else from_hub.commit,
+        )
         hashes, contained = {rule.name: rule.sha256 for rule in known}, frozenset(targets.beside(self_contained))
         return Assembly(program, source, hashes, libraries, op_files(known), contained, invocation)
 

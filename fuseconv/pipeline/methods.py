@@ -24,6 +24,7 @@ from fuseconv.pipeline.tune import Tune
 from fuseconv.pipeline.verify import verify
 from fuseconv.sources import Options, sniff
 from fuseconv.sources.generating import KNOWN, read_generation
+from fuseconv.untrusted import hub
 from fuseconv.weights.table import STORE
 
 
@@ -147,7 +148,9 @@ def convert_methods(
 def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
     """Returns the settings for generating tokens, or None if the methods are not those of a generating model."""
     known = [options for options in methods.values() if options.method in KNOWN]
-    return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
+    if not known or sniff(place := hub.local(model, known[0].trust)) != "huggingface":
+        return None
+    return read_generation(place, known[0])
 
 
 def _of(method: str, progress: Progress) -> Progress:

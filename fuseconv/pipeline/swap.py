@@ -36,6 +36,7 @@ from fuseconv.sources.adapters import merged
 from fuseconv.sources.new_weights import fitted, read_weights
 from fuseconv.sources.subject import digest
 from fuseconv.targets import onnx, spec_of
+from fuseconv.untrusted import hub
 from fuseconv.weights.store import Store, weights_of
 from fuseconv.weights.table import STORE, Table
 from fuseconv.weights.tensor_file import placed
@@ -79,8 +80,9 @@ def swap(
 
     Args:
         bundle: the folder of the bundle. In a bundle with several methods, every method gets the weights.
-        weights: the path of a file with a state dict of the model, or of a folder of safetensors files. Names, shapes
-            and dtypes must equal the model's, except for a prefix that the names of all the model's weights share.
+        weights: the path of a file with a state dict of the model, or of a folder of safetensors files, or
+            `hf://OWNER/NAME@REVISION`. Names, shapes and dtypes must equal the model's, except for a prefix that the
+            names of all the model's weights share.
         adapter: the folder of a low-rank adapter in the PEFT format, which is merged into the weights. Default: none.
         output: the folder of the new bundle. Default: the bundle is replaced atomically.
         progress: called with the name of each step; returns a context manager in which the step runs.
@@ -104,7 +106,9 @@ def swap(
     process.prepare()
     with progress("read"):
         exported, tied = read_original(folder, manifest)
-        tensors = read_weights(path)
+        on_hub = hub.reference(path)
+        snapshot = None if on_hub is None else hub.download(on_hub)
+        tensors = read_weights(path if snapshot is None else snapshot.folder)
         if adapter is not None:
             tensors = merged(tensors, Path(adapter))
         dtype = manifest.source.dtype
@@ -113,7 +117,9 @@ def swap(
         found = {name: tensor.to(manifest.contract.device) for name, tensor in found.items()}
         for one in manifest.targets:
             load_libraries(folder, manifest, one)
-    source = manifest.source.model_copy(update={"sha256": digest(path)})
+    origin = (None, None) if snapshot is None else (snapshot.repository, snapshot.commit)
+    changed = {"sha256": digest(path), "repository": origin[0], "commit": origin[1]}
+    source = manifest.source.model_copy(update=changed)
     old = read_reference(folder / REFERENCE, manifest.contract)
     program = Program(given(exported, found), manifest.contract, tried_of(old)[0].case.inputs)
     with progress("reference"):

@@ -32,7 +32,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
         UnsupportedError: the program cannot run on its example inputs.
     """
     interpreter = Runner(ledger.workspace.root, graph=ledger.graph)
-    states = _states(program)
+    states = _states(program, ledger)
     needed = _needed(ledger, excerpts)
     starts, ends, last = defaultdict(list), defaultdict(list), _last_reads(needed)
     for at, excerpt in enumerate(excerpts):
@@ -86,14 +86,16 @@ def _last_reads(needed: set[Node]) -> dict[Node, Node]:
     return last
 
 
-def _states(program: Program) -> dict[str, Any]:
-    """Returns the values of the program's placeholders by name. Inputs and buffers are copies that may be mutated."""
+def _states(program: Program, ledger: Ledger) -> dict[str, Any]:
+    """Returns the values of the program's placeholders by name. What the program may mutate is a copy."""
     exported = program.exported
     args, kwargs = exported.example_inputs if program.trainable else (program.examples, {})
     values = exported._graph_module_flat_inputs(tuple(args), kwargs)
     names = [spec.arg.name for spec in exported.graph_signature.input_specs]
+    aliases = ledger.workspace.aliases
+    written = {node.name for node in ledger.placeholders.values() if aliases.is_written(node)}
     return {
-        name: value if isinstance(value, torch.nn.Parameter) else _copy(value)
+        name: value if isinstance(value, torch.nn.Parameter) and name not in written else _copy(value)
         for name, value in zip(names, values, strict=True)
     }
 

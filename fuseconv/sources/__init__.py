@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from fuseconv.sources import archive, generating, huggingface, pickled, state_di
 from fuseconv.sources.methods import method_of
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Subject, prepare
+from fuseconv.untrusted import hub
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
 __all__ = ["FORMS", "Options", "Subject", "check_device", "read", "sniff"]
@@ -44,11 +46,11 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
 
     Args:
         path: the path of a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face
-            folder.
+            folder; or `hf://OWNER/NAME@REVISION`, a model on a Hugging Face hub, which is downloaded.
         options: the settings for reading the model, one per command-line flag. None for the defaults.
 
     Raises:
-        FileError: the file does not exist or cannot be read.
+        FileError: the file does not exist or cannot be read, or the hub does not provide it.
         RefusedError: the source is damaged or malicious, or would run code that is not trusted.
         UnsupportedError: the source is valid, but cannot be converted.
         UpstreamError: torch or transformers cannot read the source, or the device is not available.
@@ -56,7 +58,10 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     """
     path = Path(path)
     options = options or Options()
-    if not leads_somewhere(path):
+    found = hub.reference(path)
+    snapshot = None if found is None else hub.download(found, code="code" in options.trust)
+    place = path if snapshot is None else snapshot.folder
+    if not leads_somewhere(place):
         raise FileError.absent(path)
     check_text(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
@@ -64,14 +69,14 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set, but fuseconv ignores it: a source that runs code needs --trust"
         )
     check_device(options.device)
-    form = sniff(path)
+    form = sniff(place)
     if options.model is not None and form not in _BUILT:
         raise UsageError(
             f"the source has the format {form}, which already contains the model",
             where=f"--model {options.model}",
             fix="remove --model",
         )
-    loaded = FORMS[form](path, options)
+    loaded = FORMS[form](place, options)
     if options.method is not None and generating.is_known(loaded.module, options.method):
         loaded = generating.load(loaded.module, loaded.inputs, options)
     elif options.method is not None:
@@ -82,7 +87,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
                 fix="save the module itself, with torch.save or as a state dict",
             )
         loaded = Loaded(method_of(loaded.module, options.method, path, generating.known_methods(loaded.module)))
-    return prepare(loaded, form, path, options)
+    return replace(prepare(loaded, form, path, options), snapshot=snapshot)
 
 
 def check_device(device: str) -> None:

@@ -1,7 +1,7 @@
 """Reads Hugging Face folders, which contain config.json and .safetensors files.
 
-Weights are read as data, and the model's class comes from the transformers library. Nothing is downloaded. Code in the
-folder runs only with `--trust code`.
+Weights are read as data, and the model's class comes from the transformers library. Nothing is downloaded here; see
+`untrusted.hub`. Code in the folder runs only with `--trust code`.
 """
 
 from __future__ import annotations

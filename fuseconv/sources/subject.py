@@ -23,7 +23,9 @@ from fuseconv.contract.options import FLOATS, Options
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import FileError, UsageError
 from fuseconv.program.calling import call_of, parameters_named
+from fuseconv.untrusted import hub
 from fuseconv.untrusted.files import open_plain
+from fuseconv.untrusted.hub import Snapshot
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 logger = logging.getLogger("fuseconv")
@@ -43,6 +45,7 @@ class Subject:
         original: the model from which `module` was made, and with which the program is compared. None if this is
             `module` itself.
         drawn: whether the examples are random.
+        snapshot: the files on a hub from which the model was read. None if the user gave a local path.
     """
 
     module: torch.nn.Module
@@ -53,6 +56,7 @@ class Subject:
     sha256: str
     original: torch.nn.Module | None = None
     drawn: bool = False
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True)
@@ -185,19 +189,24 @@ def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
 def digest(path: Path) -> str:
     """Returns the sha256 of a file or folder, as hexadecimal digits.
 
-    The hash of a folder covers the relative path and the content of each file, in the order of the paths.
+    The hash of a folder covers the relative path and the content of each file, in the order of the paths. Of a model on
+    a hub, only the data is hashed, because other programs may have downloaded further files to the same folder.
 
     Raises:
         FileError: a file cannot be read.
     """
-    total = hashlib.sha256()
+    total, on_hub = hashlib.sha256(), hub.reference(path) is not None
+    path = hub.local(path)
     try:
         if path.is_file():
             with open_plain(path) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         for part in sorted(part for part in path.rglob("*") if part.is_file()):
+            name = part.relative_to(path).as_posix()
+            if on_hub and not hub.is_data(name):
+                continue
             with open_plain(part) as file:
-                total.update(part.relative_to(path).as_posix().encode() + b"\0")
+                total.update(name.encode() + b"\0")
                 total.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         what = f"the source cannot be read: {error.strerror}"

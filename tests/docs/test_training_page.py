@@ -1,4 +1,4 @@
-"""docs/training.md: its example runs and prints what the page says."""
+"""docs/training.md and docs/compile.md: their examples run and print what the pages say."""
 
 import re
 from pathlib import Path
@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 from support import warm_python
 
-PAGE = Path("docs/training.md").read_text()
 
-
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def block(page: str, language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", Path(page).read_text(), re.DOTALL)
     return found
 
 
 @pytest.mark.pages
-def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
-    result = warm_python.run(block("python"), tmp_path)
+@pytest.mark.parametrize("page", ["docs/training.md", "docs/compile.md"])
+def test_the_example_prints_what_the_page_says(page: str, tmp_path: Path) -> None:
+    result = warm_python.run(block(page, "python"), tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == block("text")
+    assert result.stdout == block(page, "text")

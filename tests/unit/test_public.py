@@ -30,10 +30,13 @@ FUNCTIONS = [
     fuseconv.load,
     fuseconv.fuse,
     fuseconv.tune,
+    fuseconv.compiled_graphs,
 ]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
-    fuseconv: sorted([*(function.__name__ for function in FUNCTIONS), "__version__", "errors", "nn", "ops"]),
+    fuseconv: sorted(
+        [*(function.__name__ for function in FUNCTIONS), "__version__", "dynamo_backend", "errors", "nn", "ops"]
+    ),
     errors: [
         "ContractError",
         "FileError",
@@ -79,7 +82,9 @@ def sections(text: str | None) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("function", [*FUNCTIONS, ops.gelu_with_dropout], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "function", [*FUNCTIONS, fuseconv.dynamo_backend, ops.gelu_with_dropout], ids=lambda function: function.__name__
+)
 def test_a_function_says_what_it_takes(function: Callable[..., Any]) -> None:
     documented = re.findall(r"^    (\w+):", sections(function.__doc__)["Args"], re.MULTILINE)
     assert documented == list(inspect.signature(function).parameters)
@@ -129,7 +134,17 @@ def test_every_public_function_takes_or_gives_a_documented_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["convert", "verify", "load", "fuse", *(f"nn.{name}" for name in nn.__all__), "errors"]
+    "name",
+    [
+        "convert",
+        "verify",
+        "load",
+        "fuse",
+        "dynamo_backend",
+        "compiled_graphs",
+        *(f"nn.{name}" for name in nn.__all__),
+        "errors",
+    ],
 )
 def test_a_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"^::: fuseconv\.{name}$", PAGES, re.MULTILINE)
@@ -149,7 +164,7 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     torch.save(model, "mlp.pt")
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
-    run_examples(*FUNCTIONS)  # what convert writes, verify and load read
+    run_examples(*FUNCTIONS, fuseconv.dynamo_backend)  # what convert writes, verify and load read
 
 
 @pytest.mark.parametrize("name", nn.__all__)
