@@ -67,7 +67,8 @@ class GraphedRunner:
             memory: the maximum number of bytes that the graphs hold. Default: `MEMORY_SHARE` of the free memory.
         """
         self._runner = runner
-        self._pure = StateRunner(runner, contract, in_place)
+        self._stepping = StateRunner(runner, contract, in_place)
+        self._pure: Runner = self._stepping if contract.state else runner
         self._states = GraphStates(contract, self)
         self._buckets = contract.buckets
         self._has = batched(contract, contract.buckets) if contract.buckets else (False,) * len(contract.inputs)
@@ -146,7 +147,7 @@ class GraphedRunner:
         if state is None:
             return self._pure(*inputs)
         wait_for(state, torch.cuda.current_stream())
-        return self._pure.advance(state, inputs)
+        return self._stepping.advance(state, inputs)
 
     def _call(self, inputs: tuple[torch.Tensor, ...], state: OwnedState | None = None) -> tuple[torch.Tensor, ...]:
         """Makes one call as the policy decides. Calls the runner directly if the caller is capturing a graph."""
@@ -244,7 +245,8 @@ class GraphedRunner:
                 wait_for(state, stream)
                 self._states.replay(shapes, graph, state, inputs, places)
                 return self._states.results(self._without_padding(graph.outputs, rows), state)
-            self._states.evict(shapes)
+            if self._pure is self._stepping:
+                self._states.evict(shapes)
             graph.copy_inputs(places, inputs)
             graph.captured.replay()
             outputs = self._without_padding(graph.outputs, rows)
