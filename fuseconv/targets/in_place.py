@@ -53,6 +53,8 @@ def _copies(program: Program, graph: Graph) -> Mapping[str, Node]:
         graph: the graph of the program, or a copy of it.
     """
     contract, nodes = program.contract, {node.name: node for node in graph.nodes}
+    if not contract.state:
+        return {}
     places = dict(zip(contract.names, program.exported.graph_signature.user_inputs, strict=True))
     returned: Any = graph.output_node().args[0]
     results = dict(zip(contract.outputs, returned, strict=True))
