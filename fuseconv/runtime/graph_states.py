@@ -24,15 +24,9 @@ Tensors = Sequence[torch.Tensor]
 class GraphStates:
     """The states in the buffers of a model's graphs, at most one per graph. A state that nobody uses is forgotten."""
 
-    def __init__(self, contract: Contract, home: Home) -> None:
-        """Starts without states.
-
-        Args:
-            contract: the contract, which declares the state.
-            home: what `OwnedState.home` is for a state in a buffer.
-        """
+    def __init__(self, contract: Contract) -> None:
+        """Starts without states. The contract declares the state inputs and outputs."""
         self._places = state_places(contract)
-        self._home = home
         self._states: WeakValueDictionary[Shapes, OwnedState] = WeakValueDictionary()
         inputs, outputs = ({place[side] for place in self._places} for side in (1, 2))
         self._others = [index for index in range(len(contract.inputs)) if index not in inputs]
@@ -53,7 +47,9 @@ class GraphStates:
         """Writes the state inputs of a call into buffers again, because a call may have overwritten them."""
         _copy_into([(places[index], inputs[index]) for _, index, _ in self._places])
 
-    def replay(self, key: Shapes, graph: Graph, state: OwnedState, inputs: Tensors, places: Tensors) -> None:
+    def replay(
+        self, key: Shapes, graph: Graph, state: OwnedState, inputs: Tensors, places: Tensors, home: Home
+    ) -> None:
         """Replays a graph, which advances the state in its buffers.
 
         Args:
@@ -62,14 +58,14 @@ class GraphStates:
             state: the state, which is in the graph's buffers afterwards.
             inputs: all inputs. Those of the state are ignored.
             places: the input buffers of the graph, or the slices of them that belong to the call.
+            home: what the state is told about who owns the buffers.
         """
         if self._states.get(key) is not state:
-            if state.home is self._home:
-                self.evict(self._key_of(state))
+            self.release(state)
             self.evict(key)
         _copy_into([(places[index], state.tensors[name]) for name, index, _ in self._places])
         state.tensors = {name: places[index] for name, index, _ in self._places}
-        state.home = self._home
+        state.home = home
         self._states[key] = state
         _copy_into([(places[index], inputs[index]) for index in self._others])
         graph.captured.replay()
@@ -98,8 +94,8 @@ class GraphStates:
 
     def take(self, state: OwnedState, outputs: Tensors) -> None:
         """Makes the state outputs of a call, which nothing else uses, the tensors of a state."""
-        if state.home is self._home:
-            self.forget(self._key_of(state))
+        for key in self._keys_of(state):
+            self.forget(key)
         state.tensors = {name: outputs[index] for name, _, index in self._places}
 
     def evict(self, key: Shapes) -> None:
@@ -111,8 +107,9 @@ class GraphStates:
             self.forget(key)  # last, because the thread of the state reads `home` without the lock
 
     def release(self, state: OwnedState) -> None:
-        """Copies a state out of the buffers of its graph, on the current stream."""
-        self.evict(self._key_of(state))
+        """Copies a state out of the buffers of its graph, if it is in those of a graph, on the current stream."""
+        for key in self._keys_of(state):
+            self.evict(key)
 
     def forget(self, key: Shapes) -> None:
         """Forgets the state in the buffers of a graph, whose tensors remain as they are.
@@ -123,8 +120,8 @@ class GraphStates:
         if state is not None:
             state.home = None
 
-    def _key_of(self, state: OwnedState) -> Shapes:
-        return next(key for key, other in self._states.items() if other is state)
+    def _keys_of(self, state: OwnedState) -> list[Shapes]:
+        return [key for key, other in self._states.items() if other is state]
 
 
 def wait_for(state: OwnedState, stream: torch.cuda.Stream) -> None:

@@ -69,7 +69,7 @@ class GraphedRunner:
         self._runner = runner
         self._stepping = StateRunner(runner, contract, in_place)
         self._pure: Runner = self._stepping if contract.state else runner
-        self._states = GraphStates(contract, self)
+        self._states = GraphStates(contract)
         self._buckets = contract.buckets
         self._has = batched(contract, contract.buckets) if contract.buckets else (False,) * len(contract.inputs)
         self._gives = tuple(bool(contract.buckets and name in contract.buckets.outputs) for name in contract.outputs)
@@ -136,11 +136,10 @@ class GraphedRunner:
     def release(self, state: OwnedState) -> None:
         """Copies a state out of the buffers of a graph, on the current stream. Does nothing if it is not in them."""
         with torch.cuda.device(self._device), self._lock:
-            if state.home is self:
-                stream = self._current_stream()
-                self._take_turn(stream)
-                self._states.release(state)
-                self._free.record(stream)
+            stream = self._current_stream()
+            self._take_turn(stream)
+            self._states.release(state)
+            self._free.record(stream)
 
     def _direct(self, inputs: tuple[torch.Tensor, ...], state: OwnedState | None) -> tuple[torch.Tensor, ...]:
         """Calls the runner, which advances the state if there is one."""
@@ -243,7 +242,7 @@ class GraphedRunner:
                 places = [x[:rows] if has else x for x, has in zip(places, self._has, strict=True)]
             if state is not None:
                 wait_for(state, stream)
-                self._states.replay(shapes, graph, state, inputs, places)
+                self._states.replay(shapes, graph, state, inputs, places, self)
                 return self._states.results(self._without_padding(graph.outputs, rows), state)
             if self._pure is self._stepping:
                 self._states.evict(shapes)

@@ -1,6 +1,6 @@
 """Allocates and advances the state that a model carries from call to call, such as a key-value cache.
 
-An artifact may write the next state into its state inputs; the manifest names these targets. A call must not change its
+An artifact may write the next state into some of its inputs, which the manifest lists. A call must not change its
 inputs, so such an artifact is called with copies of them. A caller who owns the state calls `advance` instead, which
 copies nothing. docs/adr/0037-state-in-place.md gives the reasons.
 """
