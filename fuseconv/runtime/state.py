@@ -24,8 +24,8 @@ class OwnedState:
     """The state of one sequence or batch, whose tensors a call of `Model.advance` may overwrite or replace.
 
     Attributes:
-        tensors: the state by input name. On a GPU, these may be the buffers of a CUDA graph until another state needs
-            them.
+        tensors: the state by input name. On a GPU, these may be the buffers of a CUDA graph, into which a call of
+            another thread may write at any time; `snapshot` returns copies.
         home: what owns these buffers. None if the tensors belong to this state alone.
         ready: the event after which the tensors have their values, if another stream wrote them.
     """
@@ -35,6 +35,14 @@ class OwnedState:
         self.tensors = dict(tensors)
         self.home: Home | None = None
         self.ready: torch.cuda.Event | None = None
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Returns copies of the tensors by input name, as they are after the last call, on the current stream."""
+        if (home := self.home) is not None:
+            home.release(self)
+        if self.ready is not None:
+            torch.cuda.current_stream().wait_event(self.ready)
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}
 
 
 class Home(Protocol):
