@@ -229,6 +229,16 @@ def generating_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def compiled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `generating_folder`, with the targets aoti and torchscript. Its tests are of the part `compiles`."""
+
+    def write(folder: Path) -> None:
+        generating.write_page(folder, ["aoti", "torchscript"])
+
+    return made_once(tmp_path_factory, "compiled", write)
+
+
+@pytest.fixture(scope="session")
 def sleepy_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rule file of the pack whose op sleeps. A compiler takes two seconds for it: of several workers the first."""
     return made_once(tmp_path_factory, "sleepy_pack", sleepy.write_pack) / "rules.json"
@@ -294,21 +304,34 @@ def cpp_program() -> Path:
 def programs(cpp_program: Path) -> Path:
     """The folder of the C++ sample, built as its page says, with fuseconv-run beside it. What is built is kept."""
     build = ROOT / "build" / "cpp"
+    build_with_cmake(ROOT / "samples" / "04_cpp", build, cpp_program, "embed", "generate", "fuseconv-run")
+    return build
+
+
+@pytest.fixture(scope="session")
+def methods_program(cpp_program: Path) -> Path:
+    """The program of tests/cpp/methods.cpp. What is built is kept."""
+    build = ROOT / "build" / "cpp_tests"
+    build_with_cmake(ROOT / "tests" / "cpp", build, cpp_program, "methods")
+    return build / "methods"
+
+
+def build_with_cmake(sources: Path, build: Path, program: Path, *targets: str) -> None:
+    """Builds programs against the library of the C++ runtime that lies beside `program`."""
     settings = {
         "CMAKE_BUILD_TYPE": "Debug",
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": ROOT / "csrc" / "runtime",
-        "FUSECONV_LIBRARY": cpp_program.with_name(cpp.LIBRARY),
+        "FUSECONV_LIBRARY": program.with_name(cpp.LIBRARY),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     with FileLock(f"{build}.lock"):
         for command in (
-            ["cmake", "-S", f"{ROOT}/samples/04_cpp", "-B", f"{build}", "-G", "Ninja", *defined],
-            ["cmake", "--build", f"{build}", "--target", "embed", "generate", "fuseconv-run"],
+            ["cmake", "-S", f"{sources}", "-B", f"{build}", "-G", "Ninja", *defined],
+            ["cmake", "--build", f"{build}", "--target", *targets],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
-    return build
 
 
 @pytest.fixture

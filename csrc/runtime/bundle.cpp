@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kSignature = "model.sig";
+constexpr const char* kMethods = "methods";
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kAgain = "convert the model again, or copy the bundle again";
 
@@ -63,15 +64,20 @@ File measure(const fs::path& path) {
   return {sum.digest(), size};
 }
 
-// Adds every file and every empty folder below `folder` to `found`, by its path relative to the bundle.
-void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found) {
+// Adds every file and every empty folder below `folder` to `found`, by its path relative to the bundle. Leaves out the
+// folders in `others`.
+void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found,
+          const std::vector<fs::path>& others = {}) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (std::find(others.begin(), others.end(), entry.path()) != others.end()) {
+      continue;
+    }
     const fs::file_status status = entry.symlink_status();
     if (!fs::is_regular_file(status) && !fs::is_directory(status)) {
       throw refused(entry.path().filename().string() + " is not a plain file or folder", entry.path());
     }
     if (fs::is_directory(status) && !fs::is_empty(entry.path())) {
-      walk(root, entry.path(), found);
+      walk(root, entry.path(), found, others);
     } else if (entry.path() != root / kManifest && entry.path() != root / kSignature) {
       found[entry.path().lexically_relative(root).generic_string()] = entry.path();
     }
@@ -94,9 +100,8 @@ void check_file(const std::string& name, const fs::path& path, const nlohmann::j
   }
 }
 
-void compare(const fs::path& folder, const nlohmann::json& files) {
-  std::map<std::string, fs::path> found;
-  walk(folder, folder, found);
+// Checks that the files in `found` are those in a manifest.
+void compare(const fs::path& folder, const nlohmann::json& files, std::map<std::string, fs::path> found) {
   for (const auto& [name, file] : files.items()) {
     if (!found.contains(name)) {
       throw refused(name + " is missing", folder / name);
@@ -110,15 +115,50 @@ void compare(const fs::path& folder, const nlohmann::json& files) {
   }
 }
 
+// Reads a manifest, and checks its own hash, format and version.
+nlohmann::json manifest_of(const fs::path& folder) {
+  const fs::path path = folder / kManifest;
+  const fs::file_status status = fs::symlink_status(path);
+  if (!fs::exists(status)) {
+    throw refused(std::string(kManifest) + " is missing: this is not a bundle", path);
+  }
+  if (const std::string odd = oddity(status); !odd.empty()) {
+    throw refused(std::string(kManifest) + " is damaged: " + odd, path);
+  }
+  const std::string text = read(path);
+  nlohmann::json value = nlohmann::json::parse(text);
+  check_own_hash(text, value.at("manifest_sha256"), path);
+  if (value.at("format") != "fuseconv bundle" || value.at("schema_version").get<int>() < 1 ||
+      value.at("schema_version").get<int>() > 4) {
+    throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
+  }
+  return value;
+}
+
+void require_folder(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Error(Kind::usage, std::string("the bundle ") + (fs::exists(folder) ? "is not a folder" : "does not exist"),
+                folder.string(), "give the folder that `fuseconv convert` wrote");
+  }
+}
+
+// Runs `reading`, which reads a manifest, and reports a manifest without the expected contents as a damaged one.
+template <typename Reading>
+auto read_from(const fs::path& folder, const Reading& reading) {
+  try {
+    return reading();
+  } catch (const nlohmann::json::exception& error) {
+    throw refused(std::string(kManifest) + " is damaged: " + error.what(), folder / kManifest);
+  }
+}
+
 // Checks the weights of a method's bundle, which the manifest of the enclosing bundle lists.
 void check_weights(const fs::path& method) {
   const fs::path bundle = weights_folder(method);
   if (bundle == method) {
     return;
   }
-  const std::string text = read(bundle / kManifest);
-  const nlohmann::json value = nlohmann::json::parse(text);
-  check_own_hash(text, value.at("manifest_sha256"), bundle / kManifest);
+  const nlohmann::json value = manifest_of(bundle);
   for (const fs::path& path : {bundle / kWeights, method / kManifest}) {
     check_file(path.lexically_relative(bundle).generic_string(), path,
                value.at("files").at(path.lexically_relative(bundle).generic_string()));
@@ -149,34 +189,49 @@ Contract contract_of(const nlohmann::json& value) {
   return contract;
 }
 
+// Checks that the name of a method is a lower-case identifier, because it is the name of a folder.
+void check_name(const std::string& name, const fs::path& path) {
+  const auto is_allowed = [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '_';
+  };
+  if (name.empty() || name[0] < 'a' || name[0] > 'z' || !std::all_of(name.begin(), name.end(), is_allowed)) {
+    throw refused(std::string(kManifest) + " is damaged: '" + name + "' cannot be the name of a method", path);
+  }
+}
+
 std::optional<std::string> optional_text(const nlohmann::json& value) {
   return value.is_null() ? std::nullopt : std::optional(value.get<std::string>());
 }
 
 }  // namespace
 
-Manifest open_bundle(const fs::path& folder) {
-  if (!fs::is_directory(folder)) {
-    throw Error(Kind::usage, std::string("the bundle ") + (fs::exists(folder) ? "is not a folder" : "does not exist"),
-                folder.string(), "give the folder that `fuseconv convert` wrote");
-  }
-  const fs::path path = folder / kManifest;
-  const fs::file_status status = fs::symlink_status(path);
-  if (!fs::exists(status)) {
-    throw refused(std::string(kManifest) + " is missing: this is not a bundle", path);
-  }
-  if (const std::string odd = oddity(status); !odd.empty()) {
-    throw refused(std::string(kManifest) + " is damaged: " + odd, path);
-  }
-  const std::string text = read(path);
-  Manifest manifest;
-  try {
-    const nlohmann::json value = nlohmann::json::parse(text);
-    check_own_hash(text, value.at("manifest_sha256"), path);
-    if (value.at("format") != "fuseconv bundle" || value.at("schema_version").get<int>() < 1 ||
-        value.at("schema_version").get<int>() > 3) {
-      throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
+std::vector<std::string> open_methods(const fs::path& folder) {
+  require_folder(folder);
+  return read_from(folder, [&] {
+    const nlohmann::json value = manifest_of(folder);
+    if (!value.contains("methods")) {
+      throw Error(Kind::usage, "the bundle does not have several methods", folder.string(), "load it with Model::load");
     }
+    const auto methods = value["methods"].get<std::vector<std::string>>();
+    std::vector<fs::path> own;
+    std::map<std::string, fs::path> found;
+    for (const std::string& name : methods) {
+      check_name(name, folder / kManifest);
+      own.push_back(folder / kMethods / name);
+      if (const fs::path path = own.back() / kManifest; fs::exists(path)) {
+        found[path.lexically_relative(folder).generic_string()] = path;
+      }
+    }
+    walk(folder, folder, found, own);
+    compare(folder, value.at("files"), found);
+    return methods;
+  });
+}
+
+Manifest open_bundle(const fs::path& folder, bool shared) {
+  require_folder(folder);
+  return read_from(folder, [&] {
+    const nlohmann::json value = manifest_of(folder);
     if (value.contains("methods")) {
       std::string names;
       for (const std::string name : value["methods"]) {
@@ -184,8 +239,9 @@ Manifest open_bundle(const fs::path& folder) {
       }
       const std::string first = value["methods"].at(0);
       throw Error(Kind::usage, "the bundle has the methods " + names + ", and this needs one of them", folder.string(),
-                  "give the folder of one of them, such as " + (folder / "methods" / first).string());
+                  "give the folder of one of them, such as " + (folder / kMethods / first).string());
     }
+    Manifest manifest;
     manifest.contract = contract_of(value.at("contract"));
     manifest.targets = value.at("targets").get<std::map<std::string, std::string>>();
     manifest.libraries = value.at("libraries").get<std::vector<std::string>>();
@@ -203,21 +259,23 @@ Manifest open_bundle(const fs::path& folder) {
         manifest.fastest.push_back(timed.second);
       }
     }
-    compare(folder, value.at("files"));
-    check_weights(folder);
+    std::map<std::string, fs::path> found;
+    walk(folder, folder, found);
+    compare(folder, value.at("files"), found);
+    if (shared) {
+      check_weights(folder);
+    }
     std::vector<std::string> named = manifest.libraries;
     for (const auto& target : manifest.targets) {
       named.push_back(target.second);
     }
     for (const std::string& name : named) {
       if (!value.at("files").contains(name)) {
-        throw refused(name + " is not a file in the bundle", path);
+        throw refused(name + " is not a file in the bundle", folder / kManifest);
       }
     }
-  } catch (const nlohmann::json::exception& error) {
-    throw refused(std::string(kManifest) + " is damaged: " + error.what(), path);
-  }
-  return manifest;
+    return manifest;
+  });
 }
 
 void check_private(const fs::path& folder, const std::string& artifact, const std::vector<fs::path>& libraries) {

@@ -32,7 +32,12 @@ struct Manifest {
 // Checks a bundle and returns its manifest. Throws an Error of kind `usage` if the folder does not exist or contains
 // one bundle per method, and of kind `refused` if a file is missing, damaged, replaced by another file, or not listed
 // in the manifest.
-Manifest open_bundle(const std::filesystem::path& folder);
+// `shared` says whether the weights that a method shares with other methods are checked too, if the folder is a method.
+Manifest open_bundle(const std::filesystem::path& folder, bool shared = true);
+
+// Checks a bundle of several methods, except for the files in the folders of the methods, and returns the names of the
+// methods. Throws the same errors; an Error of kind `usage` if the bundle does not have several methods.
+std::vector<std::string> open_methods(const std::filesystem::path& folder);
 
 // Checks that only the user can change what a target runs: its artifact, the files next to the artifact, the libraries
 // that the target calls, and the folders that contain these files. Throws an Error of kind `refused` if another user

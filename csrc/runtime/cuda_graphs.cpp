@@ -10,6 +10,7 @@
 #include <atomic>
 #include <limits>
 #include <list>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -188,6 +189,17 @@ class Graphs final : public GraphedCall {
     return copied(own(graph.outputs, gives_, rows));
   }
 
+  // Copies inputs into the input buffers of a new graph. The padding of the buffers repeats the first row.
+  void fill(const std::vector<at::Tensor>& places, const std::vector<at::Tensor>& inputs, int64_t rows) const {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const bool is_padded = batched_[i] && inputs[i].size(0) > 0;
+      places[i].copy_(is_padded ? inputs[i].narrow(0, 0, 1).expand(places[i].sizes()) : inputs[i]);
+    }
+    if (rows > 0) {
+      copy(own(places, batched_, rows), inputs);
+    }
+  }
+
   static std::vector<at::Tensor> own(std::vector<at::Tensor> tensors, const std::vector<bool>& is_padded,
                                      int64_t rows) {
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -215,23 +227,23 @@ class Graphs final : public GraphedCall {
                                   const c10::cuda::CUDAStream& stream) {
     Graph graph{shapes, {}, std::make_unique<at::cuda::CUDAGraph>(), {}, {stream}};
     for (size_t i = 0; i < inputs.size(); ++i) {
-      at::Tensor place = at::empty(shapes[i], inputs[i].options());
-      place.copy_(batched_[i] && inputs[i].size(0) > 0 ? inputs[i].narrow(0, 0, 1).expand(shapes[i]) : inputs[i]);
-      graph.inputs.push_back(place);
-    }
-    if (rows > 0) {
-      copy(own(graph.inputs, batched_, rows), inputs);
+      graph.inputs.push_back(at::empty(shapes[i], inputs[i].options()));
     }
     std::vector<at::Tensor> outputs;
     for (int i = 0; i < warm_ups_; ++i) {
+      fill(graph.inputs, inputs, rows);  // again for each call, because a call may write the next state into its inputs
       outputs = call_(graph.inputs);
     }
     warm_ups_ = 1;
-    int64_t size = 0;
+    std::map<const void*, int64_t> sizes;  // by address, because an output may be an input
     for (const auto* tensors : {&graph.inputs, &outputs}) {
       for (const at::Tensor& tensor : *tensors) {
-        size += static_cast<int64_t>(tensor.nbytes());
+        sizes[tensor.const_data_ptr()] = static_cast<int64_t>(tensor.nbytes());
       }
+    }
+    int64_t size = 0;
+    for (const auto& one : sizes) {
+      size += one.second;
     }
     outputs = copied(own(outputs, gives_, rows));  // outputs may be views of the graph's inputs
     if (const auto dropped = policy_->room(shapes, size)) {

@@ -184,7 +184,7 @@ std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& 
 }
 
 std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder,
-                                    const Options& options) {
+                                    const Options& options, const std::shared_ptr<SharedWeights>& weights) {
   const fs::path artifact = folder / manifest.targets.at(target);
   const std::vector<fs::path> libraries = op_libraries(manifest, target, folder);
   check_private(folder, manifest.targets.at(target), libraries);
@@ -192,14 +192,30 @@ std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string&
     return onnx(artifact, libraries.empty() ? fs::path() : libraries.front(), manifest.contract);
   }
   std::for_each(libraries.begin(), libraries.end(), load_torch_library);
-  return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, options);
+  return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, options, weights);
 }
 
 }  // namespace
 
 Model Model::load(const fs::path& bundle, const std::string& target, const Options& options) {
   const fs::path folder = fs::absolute(bundle);
-  const Manifest manifest = open_bundle(folder);
+  return load(folder, open_bundle(folder), target, options, share_weights());
+}
+
+std::map<std::string, Model> Model::load_methods(const fs::path& bundle, const std::string& target,
+                                                 const Options& options) {
+  const fs::path folder = fs::absolute(bundle);
+  const std::shared_ptr<SharedWeights> weights = share_weights();
+  std::map<std::string, Model> methods;
+  for (const std::string& name : open_methods(folder)) {
+    const fs::path method = folder / "methods" / name;
+    methods.emplace(name, load(method, open_bundle(method, false), target, options, weights));
+  }
+  return methods;
+}
+
+Model Model::load(const fs::path& folder, const Manifest& manifest, const std::string& target, const Options& options,
+                  const std::shared_ptr<SharedWeights>& weights) {
   Model model;
   model.contract_ = manifest.contract;
   model.target_ = choose_target(manifest, target, folder);
@@ -207,7 +223,7 @@ Model Model::load(const fs::path& bundle, const std::string& target, const Optio
   check_environment(manifest, model.target_, folder);
   try {
     const Capture capture = model.ungraphed_.empty() ? options.cuda_graphs : Capture::off;
-    model.runner_ = load_target(manifest, model.target_, folder, {capture, options.cuda_graphs_memory});
+    model.runner_ = load_target(manifest, model.target_, folder, {capture, options.cuda_graphs_memory}, weights);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

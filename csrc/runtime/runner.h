@@ -23,9 +23,14 @@ class Runner {
 std::string torch_version();
 std::string torch_cpu();  // torch's name for the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
+
+// The weights of a bundle that LibTorch's artifacts share, see weights.h.
+class SharedWeights;
+std::shared_ptr<SharedWeights> share_weights();
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
-                                    const Options& options);
-std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options);
+                                    const Options& options, const std::shared_ptr<SharedWeights>& weights);
+std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options,
+                             const std::shared_ptr<SharedWeights>& weights);
 
 // ONNX Runtime is loaded on first use, from libonnxruntime.so or from the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();

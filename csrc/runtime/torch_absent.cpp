@@ -15,7 +15,14 @@ namespace {
 std::string torch_version() { absent(); }
 std::string torch_cpu() { absent(); }
 void load_torch_library(const std::filesystem::path&) { absent(); }
-std::unique_ptr<Runner> torchscript(const std::filesystem::path&, const Contract&, const Options&) { absent(); }
-std::unique_ptr<Runner> aoti(const std::filesystem::path&, const Contract&, const Options&) { absent(); }
+std::shared_ptr<SharedWeights> share_weights() { return nullptr; }
+std::unique_ptr<Runner> torchscript(const std::filesystem::path&, const Contract&, const Options&,
+                                    const std::shared_ptr<SharedWeights>&) {
+  absent();
+}
+std::unique_ptr<Runner> aoti(const std::filesystem::path&, const Contract&, const Options&,
+                             const std::shared_ptr<SharedWeights>&) {
+  absent();
+}
 
 }  // namespace fuseconv::runtime

@@ -102,8 +102,10 @@ void load_torch_library(const std::filesystem::path& path) {
   }
 }
 
+std::shared_ptr<SharedWeights> share_weights() { return std::make_shared<SharedWeights>(); }
+
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
-                                    const Options& options) {
+                                    const Options& options, const std::shared_ptr<SharedWeights>& shared) {
   if (at::Device(contract.device).is_cuda()) {
     // From the second call on, TorchScript's fuser of pointwise ops compiles kernels. With CUDA 13, its kernels for
     // bfloat16 do not compile. torch has only one switch for the whole process.
@@ -111,7 +113,7 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
   }
   const auto module =
       std::make_shared<torch::jit::Module>(torch::jit::load(artifact.string(), at::Device(contract.device)));
-  if (const auto weights = weights_of_artifact(artifact, contract.device)) {
+  if (const auto weights = weights_of_artifact(artifact, contract.device, *shared)) {
     for (const auto& [name, weight] : *weights) {
       module->setattr(name, weight);
     }
@@ -127,12 +129,13 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
   return std::make_unique<TorchRunner>(call, contract, options);
 }
 
-std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options) {
+std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options,
+                             const std::shared_ptr<SharedWeights>& shared) {
   // The calls are single-threaded, because a thread-safe package serializes its calls and makes the host wait for the
   // GPU between two calls, and a CUDA graph cannot contain such a wait.
   constexpr bool kSingleThreaded = true;
   using Package = torch::inductor::AOTIModelPackageLoader;
-  auto weights = weights_of_artifact(artifact, contract.device);
+  auto weights = weights_of_artifact(artifact, contract.device, *shared);
   const auto end = [weights](Package* package) {
     delete package;
     // torch never releases its references to the weights

@@ -104,7 +104,7 @@ at::Tensor stored_tensor(const nlohmann::json& entry, const std::shared_ptr<Mapp
   return (begin + first) % kAlignment == 0 ? tensor : tensor.clone();
 }
 
-void read_stored(const std::filesystem::path& path, Weights& stored) {
+Weights read_stored(const std::filesystem::path& path) {
   const auto file = std::make_shared<Mapping>(path);
   uint64_t length = 0;  // little-endian, like every machine on which this runs
   if (file->size() >= 8) {
@@ -114,15 +114,16 @@ void read_stored(const std::filesystem::path& path, Weights& stored) {
     throw unfit("the file of weights is damaged: it is truncated", path);
   }
   const nlohmann::json header = nlohmann::json::parse(file->data() + 8, file->data() + 8 + length);
+  Weights stored;
   for (const auto& [key, entry] : header.items()) {
     if (key != "__metadata__") {
       stored[key] = stored_tensor(entry, file, 8 + length);
     }
   }
+  return stored;
 }
 
-at::Tensor weight_of(const nlohmann::json& entry, const Weights& placed) {
-  at::Tensor tensor = placed.at(entry.at("key"));
+at::Tensor weight_of(const nlohmann::json& entry, at::Tensor tensor) {
   if (entry.value("complex", false)) {
     tensor = at::view_as_complex(tensor);
   }
@@ -137,7 +138,21 @@ bool is_inside(const std::filesystem::path& name) {
 
 }  // namespace
 
-std::optional<Weights> weights_of_artifact(const std::filesystem::path& artifact, const std::string& device) {
+const Weights& SharedWeights::stored(const std::filesystem::path& file) {
+  const auto known = files_.find(file);
+  return known != files_.end() ? known->second : files_.emplace(file, read_stored(file)).first->second;
+}
+
+at::Tensor SharedWeights::placed(const std::string& key, const at::Tensor& stored, const std::string& device) {
+  auto known = placed_.find(key);
+  if (known == placed_.end()) {
+    known = placed_.emplace(key, stored.to(at::Device(device))).first;
+  }
+  return known->second.variable_data();
+}
+
+std::optional<Weights> weights_of_artifact(const std::filesystem::path& artifact, const std::string& device,
+                                           SharedWeights& shared) {
   const std::filesystem::path path = artifact.parent_path() / "weights.json";
   std::ifstream text(path);
   if (!text) {
@@ -146,19 +161,17 @@ std::optional<Weights> weights_of_artifact(const std::filesystem::path& artifact
   const std::filesystem::path bundle = weights_folder(artifact.parent_path().parent_path());
   try {
     const nlohmann::json table = nlohmann::json::parse(text);
-    Weights stored, placed, weights;
+    Weights stored, weights;
     for (const std::string name : table.at("files")) {
       if (!is_inside(name)) {
         throw unfit("weights.json names a file outside of the bundle: " + name, path);
       }
-      read_stored(bundle / name, stored);
+      const Weights& found = shared.stored(bundle / name);
+      stored.insert(found.begin(), found.end());
     }
     for (const auto& [name, entry] : table.at("tensors").items()) {
       const std::string key = entry.at("key");
-      if (!placed.contains(key)) {
-        placed[key] = stored.at(key).to(at::Device(device));
-      }
-      weights[name] = weight_of(entry, placed);
+      weights[name] = weight_of(entry, shared.placed(key, stored.at(key), device));
     }
     return weights;
   } catch (const Error&) {

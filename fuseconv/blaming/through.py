@@ -51,5 +51,5 @@ def called(runner: Runner, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
 def cut(program: Program, names: Sequence[str]) -> Program:
     """Returns the part of a program that computes the values of the named nodes. These values become the outputs."""
-    contract = replace(program.contract, outputs=tuple(names), buckets=None)
+    contract = replace(program.contract, outputs=tuple(names), buckets=None, state=())
     return replace(program, exported=returning(program.exported, names), contract=contract, original=None)

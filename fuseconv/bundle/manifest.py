@@ -156,12 +156,15 @@ class Manifest(SealedText):
 
     Attributes:
         format: identifies the file as a fuseconv manifest.
-        schema_version: the version of this schema: 2. In bundles of version 1, every artifact contains its weights.
+        schema_version: the version of this schema: 2, or 4 if `in_place` is not empty, so that an older fuseconv
+            refuses the bundle. In bundles of version 1, every artifact contains its weights.
         fuseconv: the version that wrote the bundle.
         source: describes the original model.
         contract: the declared inputs and outputs, and the device.
         dtype: the dtype of the weights, as a short name.
         targets: maps the name of each target to the path of its artifact, relative to the bundle.
+        in_place: maps a target to the state inputs into which its artifact writes the next state. Omitted from the file
+            if empty.
         rules: the rules that were applied.
         libraries: the paths of the op libraries, relative to the bundle, in the order in which they must be loaded.
         environment: the machine and the software versions with which the bundle was built.
@@ -176,12 +179,13 @@ class Manifest(SealedText):
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 4] = 2
     fuseconv: str
     source: Source
     contract: Annotated[Contract, PlainValidator(_contract), PlainSerializer(Contract.to_json)]
     dtype: str
     targets: dict[str, str]
+    in_place: dict[str, list[str]] = Field(default_factory=dict)
     rules: list[RuleUse]
     libraries: list[str]
     environment: Environment
@@ -194,7 +198,13 @@ class Manifest(SealedText):
     tuned: Tuned | None = None
     files: dict[str, File] = Field(default_factory=dict)
 
-    optional: ClassVar[tuple[str, ...]] = ("left_out", "limits", "invocation", "tuned")
+    optional: ClassVar[tuple[str, ...]] = ("in_place", "left_out", "limits", "invocation", "tuned")
+
+    def updating_in_place(self, inputs: Mapping[str, Iterable[str]]) -> Manifest:
+        """Returns the manifest with another `in_place`, and with the schema version that goes with it."""
+        updated = {target: names for target, some in inputs.items() if (names := list(some))}
+        version = 4 if updated else min(self.schema_version, 2)
+        return self.model_copy(update={"in_place": updated, "schema_version": version})
 
 
 def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = None) -> Manifest:

@@ -27,6 +27,7 @@ from fuseconv.rulebook.packs import op_files
 from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
+from fuseconv.targets.in_place import updated_in_place
 from fuseconv.version import __version__
 from fuseconv.weights.store import Store
 from fuseconv.weights.table import Table, set_table
@@ -45,6 +46,7 @@ class Written:
         seconds: the time that writing the artifact took, in seconds.
         size: the total size of the files that the target adds to the bundle, in bytes.
         files: the paths of the files and folders that the target adds, relative to the bundle's folder.
+        in_place: the names of the state inputs into which the artifact writes the next state.
     """
 
     target: str
@@ -52,6 +54,7 @@ class Written:
     seconds: float
     size: int
     files: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
 
 
 def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
@@ -122,7 +125,8 @@ def write_target(
     seconds, made = time.monotonic() - start, set(staging.rglob("*")) - before
     size = sum(path.stat().st_size for path in made if path.is_file())
     files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
-    return Written(name, artifact.as_posix(), round(seconds, 3), size, files)
+    updated = updated_in_place(fused) if target.SPEC.in_place else ()
+    return Written(name, artifact.as_posix(), round(seconds, 3), size, files, updated)
 
 
 def program_hash(program: Program) -> str:
@@ -244,7 +248,7 @@ class Assembly:
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
         """Returns the manifest of an unverified bundle. The manifest contains no parity rows and no file hashes yet."""
         contract = self.program.contract
-        return Manifest(
+        manifest = Manifest(
             fuseconv=__version__,
             source=self.source,
             contract=contract,
@@ -261,6 +265,7 @@ class Assembly:
             mismatch=False,
             invocation=self.invocation,
         )
+        return manifest.updating_in_place({one.target: one.in_place for one in written})
 
 
 def _dtype(program: Program) -> str:

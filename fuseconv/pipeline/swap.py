@@ -134,7 +134,7 @@ def swap(
         new = _Swap(folder, staging, manifest, program, plan, tied)
         new.write(progress)
         _renew_sbom(staging, manifest)
-        described = manifest.model_copy(update={"source": source, "files": {}})
+        described = new.described().model_copy(update={"source": source, "files": {}})
         sealed = seal(staging, described)
         with progress("verify"):
             results = process.verify(staging, sorted(manifest.targets), hashed=True)
@@ -206,6 +206,11 @@ class _Swap:
             with progress(f"write {name}"):
                 given = None if self._contains_weights(name) else store
                 self.written[name] = write_target(name, programs[name], self.new, store=given)
+
+    def described(self) -> Manifest:
+        """Returns the manifest of the old bundle, with the state inputs into which the new artifacts write."""
+        now = {name: list(one.in_place) for name, one in self.written.items()}
+        return self.manifest.updating_in_place({**self.manifest.in_place, **now})
 
     def _refers(self, name: str, program: Program, news: Collection[str]) -> bool:
         """Returns whether an artifact may be kept because it only refers to the weight store.

@@ -11,6 +11,7 @@ from fuseconv.bundle.generation import Generation
 from fuseconv.errors import UsageError
 from fuseconv.runtime.choosing_tokens import Choice
 from fuseconv.runtime.model import Model
+from fuseconv.runtime.state import OwnedState
 
 Tensors = dict[str, torch.Tensor]
 
@@ -63,35 +64,29 @@ def generate(
 
 
 class _Loop:
-    """Calls the methods for one batch, and passes the state that one call returns to the next call.
+    """Calls the methods for one batch, and advances its state.
 
     Attributes:
         methods: the methods of the bundle.
         known: the model's settings for generation.
-        state: the state inputs of the next call, by name, such as the key-value cache.
+        state: the state inputs of the next call, such as the key-value cache. It belongs to this loop.
         fixed: the inputs that are the same in every call, by name.
     """
 
     def __init__(self, methods: Mapping[str, Model], known: Generation) -> None:
         self.methods = methods
         self.known = known
-        self.state: Tensors = {}
+        self.state = OwnedState({})
         self.fixed: Tensors = {}
 
     def call(self, method: str, tensors: Tensors) -> Tensors:
-        """Calls a method with the current state, stores the new state, and returns the other outputs by name.
+        """Calls a method, which advances the state, and returns the other outputs by name.
 
         Args:
             method: the name of the method.
             tensors: the inputs by name, without the state and the fixed inputs.
         """
-        model = self.methods[method]
-        names = model.contract.names
-        given = {**self.fixed, **tensors, **self.state}
-        outputs = model(*(given[name] for name in names))
-        self.state = model.next_state(outputs)
-        rest = zip(model.contract.outputs, outputs, strict=True)
-        return {name: tensor for name, tensor in rest if name not in dict(model.contract.state).values()}
+        return self.methods[method].advance(self.state, **self.fixed, **tensors)
 
     def check_room(self, present: int, max_new_tokens: int) -> None:
         """Checks that the cache has room for all tokens except the last, which is never fed back to the model.
@@ -125,7 +120,7 @@ class _Prompt(_Loop):
                 "the prompt has no tokens", where="input_ids", fix="pass at least one token in each sequence"
             )
         self.one = torch.ones((batch, 1), dtype=mask.dtype, device=mask.device)
-        self.state = self.methods["decode"].zero_state(batch=batch)
+        self.state = OwnedState(self.methods["decode"].zero_state(batch=batch))
         if length > 1 and "prefill" in self.methods:
             return tokens, self.call("prefill", inputs)["logits"]
         for at in range(length):
@@ -150,7 +145,7 @@ class _Decoder(_Loop):
         hidden = encoder(**inputs)
         tokens = torch.tensor([self.known.start] * len(hidden), device=hidden.device) if start is None else start
         self.check_room(tokens.shape[1], max_new_tokens)
-        self.state = self.methods["prefill"].zero_state(batch=len(hidden))
+        self.state = OwnedState(self.methods["prefill"].zero_state(batch=len(hidden)))
         first = {"decoder_input_ids": tokens[:, :1], "encoder_hidden_states": hidden}
         outputs = self.call("prefill", first)
         logits = outputs.pop("logits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fuseconv.runtime.cuda_graphs import (
 )
 from fuseconv.runtime.environment import check_environment, device_name, environment
 from fuseconv.runtime.graphed_runner import GraphedRunner
-from fuseconv.runtime.state import next_state, zero_state
+from fuseconv.runtime.state import OwnedState, StateRunner, next_state, zero_state
 from fuseconv.runtime.warm_up import warm_up
 from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
@@ -44,7 +44,8 @@ class Model:
         self.contract = contract
         self.target = target
         self.device = contract.device
-        self._runner = runner
+        has_state_runner = isinstance(runner, StateRunner | GraphedRunner) or not contract.state
+        self._runner = runner if has_state_runner else StateRunner(runner, contract)
         self._ungraphed = ungraphed
         self._loaded: dict[str, Any] = {}  # the load options, which `with_weights` reuses
         # The fields are named after the outputs. `rename` replaces names that are invalid in Python with numbered ones.
@@ -69,13 +70,41 @@ class Model:
                 graph failed.
         """
         inputs = self.contract.bind(args, kwargs)
+        return self._pack(self._called(self._runner, inputs, *inputs))
+
+    def advance(self, state: OwnedState, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Computes the outputs and replaces a state by the next state, without a copy where the target needs none.
+
+        Args:
+            state: the state, which is changed. No other call may use it at the same time.
+            inputs: the other inputs by name.
+
+        Returns:
+            The outputs by name, without those of the state.
+
+        Raises:
+            UsageError: the model has no state.
+            ContractError: the inputs or the state violate the contract.
+            UpstreamError: the artifact failed, as for a call. The state is then undefined.
+        """
+        runner, contract = self._runner, self.contract
+        if not isinstance(runner, StateRunner | GraphedRunner) or not contract.state:
+            raise UsageError("the model has no state", where="advance", fix="call the model")
+        tensors = contract.bind((), {**inputs, **state.tensors})
+        outputs = self._called(runner.advance, tensors, state, tensors)
+        state_outputs = dict(contract.state).values()
+        named = zip(contract.outputs, outputs, strict=True)
+        return {name: tensor for name, tensor in named if name not in state_outputs}
+
+    def _called(self, function: Callable[..., Any], inputs: Sequence[torch.Tensor], *args: Any) -> Any:
+        """Calls a function of the runner without gradients and autocast. `inputs` are named in the error."""
         grad = torch.is_grad_enabled()
         try:
             torch._C._set_grad_enabled(False)  # a microsecond faster than torch.no_grad
             if torch.is_autocast_enabled(self.device):
                 with torch.autocast(self.device, enabled=False):  # artifacts are verified in their own dtypes
-                    return self._pack(self._runner(*inputs))
-            return self._pack(self._runner(*inputs))
+                    return function(*args)
+            return function(*args)
         except FuseconvError:
             raise
         except Exception as error:
@@ -223,11 +252,14 @@ def load_target(
             where=str(folder),
             fix="convert the model on this machine",
         ) from error
+    in_place = manifest.in_place.get(target, ())
+    pure = StateRunner(runner, contract, in_place) if contract.state else runner
     if warm_seconds > 0:
-        warm_up(Model(contract, target, runner), contract, warm_seconds)
+        warm_up(Model(contract, target, pure), contract, warm_seconds)
     if ungraphed is None:
-        runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto", memory=cuda_graphs_memory)
-    model = Model(contract, target, runner, ungraphed)
+        required = cuda_graphs != "auto"
+        pure = GraphedRunner(runner, contract, in_place, required=required, memory=cuda_graphs_memory)
+    model = Model(contract, target, pure, ungraphed)
     model._loaded = {
         "cuda_graphs": cuda_graphs,
         "cuda_graphs_memory": cuda_graphs_memory,

@@ -34,6 +34,7 @@ SPEC = TargetSpec(
     preference=1,
     cuda_graphs=True,
     machine_code=True,
+    in_place=True,
     varies="its machine code contains paths of torch and of Inductor's cache, and depends on the compiler and, on a "
     "GPU, on the times that Inductor measures: the same bytes need all of these to be the same",
 )
@@ -90,12 +91,12 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the compiler failed (the error contains the end of its log), or its cache is damaged.
         FileError: the package cannot be written.
     """
-    from fuseconv.targets.own_outputs import own_outputs
+    from fuseconv.targets.in_place import in_place
     from fuseconv.targets.unplanned_attention import without_plans
     from fuseconv.weights.store import weights_of
 
     artifact, source = SPEC.artifact, context.scratch / exported.SPEC.artifact
-    given = own_outputs(without_plans(program)).exported
+    given = in_place(without_plans(program)).exported
     exported.save(given, source, None if context.store is None else context.store.table(weights_of(given)))
     try:
         (folder / artifact).parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ SPEC = TargetSpec(
     "export",
     Path("export", "model.pt2"),
     preference=2,
+    in_place=True,
     python_only="torch.export programs can be loaded only in Python",
 )
 
@@ -39,11 +40,11 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     Raises:
         FileError: the file cannot be written.
     """
-    from fuseconv.targets.own_outputs import own_outputs
+    from fuseconv.targets.in_place import in_place
     from fuseconv.weights.store import weights_of
     from fuseconv.weights.table import set_table
 
-    exported = own_outputs(program).exported
+    exported = in_place(program).exported
     table = None if context.store is None else context.store.put(SPEC.artifact.parent.as_posix(), weights_of(exported))
     set_table(folder / SPEC.artifact, None)
     save(exported, folder / SPEC.artifact, table)

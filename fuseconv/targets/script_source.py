@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node, map_arg
 from fuseconv.errors import UnsupportedError
 from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import negative_zero
-from fuseconv.targets.own_outputs import own_outputs
+from fuseconv.targets.in_place import in_place
 from fuseconv.targets.unplanned_attention import without_plans
 
 
@@ -114,7 +114,7 @@ def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Scr
     Raises:
         UnsupportedError: a node cannot be expressed in TorchScript. The error names the node and its source line.
     """
-    return _Printer(own_outputs(without_plans(program)), spelled).script()
+    return _Printer(in_place(without_plans(program)), spelled).script()
 
 
 class _Printer:

@@ -33,6 +33,7 @@ class TargetSpec:
         machine_code: whether the artifact runs only on CPUs with the instruction set of the CPU for which it was
             compiled.
         plugin: whether the target requires the op library for ONNX Runtime, which is optional in a build.
+        in_place: whether the artifact writes a state into its input where the program permits it: `targets.in_place`.
         varies: why two conversions of one model may write different bytes. Empty if the bytes are always the same.
         python_only: why the C++ runtime does not support the target. Empty if the C++ runtime supports the target.
     """
@@ -44,6 +45,7 @@ class TargetSpec:
     cuda_graphs: bool = False
     machine_code: bool = False
     plugin: bool = False
+    in_place: bool = False
     varies: str = ""
     python_only: str = ""
 

@@ -11,7 +11,7 @@ from fuseconv.targets.spec import Context, Runner, TargetSpec
 if TYPE_CHECKING:
     from fuseconv.program.captured import Program
 
-SPEC = TargetSpec("torchscript", Path("torchscript", "model.pt"), preference=3, cuda_graphs=True)
+SPEC = TargetSpec("torchscript", Path("torchscript", "model.pt"), preference=3, cuda_graphs=True, in_place=True)
 
 
 def check_machine(device: str) -> None:

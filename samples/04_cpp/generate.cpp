@@ -30,8 +30,8 @@ std::vector<int64_t> likeliest(const Tensor& logits) {
 }
 
 int run(const std::filesystem::path& bundle, const std::filesystem::path& prompts, int count) {
-  const Model prefill = Model::load(bundle / "methods" / "prefill"),
-              decode = Model::load(bundle / "methods" / "decode");
+  const auto methods = Model::load_methods(bundle);
+  const Model &prefill = methods.at("prefill"), &decode = methods.at("decode");
   NamedTensors call = load_tensors(prompts);
   const int64_t batch = call.at("input_ids").shape[0];
   call.merge(prefill.contract().zero_state({{"batch", batch}}));

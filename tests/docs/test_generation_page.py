@@ -43,3 +43,12 @@ def test_the_figures_are_those_of_the_file(file: str, figure: str, contestants: 
     for (model, batch), rates in cells.items():
         figures = " | ".join(str(rates[name]) for name in contestants)
         assert f"| {model} | {batch} | {figures} |" in generating.PAGE
+
+
+def test_the_figures_of_a_long_cache_are_those_of_the_file() -> None:
+    rows = json.loads((ROOT / "bench/results/cpu_long_cache.json").read_text())["rows"]
+    page = (ROOT / "docs/adr/0037-state-in-place.md").read_text()
+    assert all(row["equal"] for row in rows)
+    times = {(row["bundle"], row["target"]): row["cpu_ms"] for row in rows}
+    for target in ("aoti", "torchscript"):
+        assert f"| {target} | {times['functional', target]} | {times['in place', target]} |" in page

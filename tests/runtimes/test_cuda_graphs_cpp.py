@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import ROOT
+from support import ROOT, generating
 from support.cpp_calls import INPUTS, assert_same_refusal
 from support.graphs import BUCKETS, draw
 
@@ -20,6 +20,7 @@ from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import UsageError
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
+from fuseconv.weights.table import Table
 
 pytestmark = pytest.mark.timeout(1200)
 TARGETS = ["aoti", "torchscript"]
@@ -106,7 +107,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     for command in (
         ["cmake", "-S", f"{ROOT}/tests/cpp", "-B", f"{build}", "-G", "Ninja", *defined],
-        ["cmake", "--build", f"{build}", "--target", "replay", "fuseconv-run"],
+        ["cmake", "--build", f"{build}", "--target", "replay", "methods", "fuseconv-run"],
     ):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -148,6 +149,34 @@ def test_buckets_are_rounded_up_to_as_in_python(built: Path, padded_bundle: Path
     expected = load(padded_bundle, "torchscript", cuda_graphs=True)(*draw(3, 5))._asdict()
     command: list[Path | str] = [built / "fuseconv-run", padded_bundle, "--cuda-graphs", "on"]
     assert_run_gives(expected, command, "torchscript", tmp_path)
+
+
+@pytest.mark.gpu
+def test_methods_share_the_weights_and_a_capture_does_not_advance_the_state(built: Path, tmp_path: Path) -> None:
+    """The cache is written in place, so a capture must not call the artifact twice with the same buffers."""
+    generating.write_page(tmp_path / "cuda", ["torchscript"], "cuda")
+    bundle = tmp_path / "cuda/llama.fuseconv"
+    decode = load(bundle / "methods/decode", "torchscript")
+    tokens = torch.tensor([[9], [11]], device="cuda")
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), **decode.zero_state(batch=2)}
+    expected = decode(**inputs)._asdict()
+    given, outputs = tmp_path / "in.safetensors", [tmp_path / f"{name}.safetensors" for name in range(3)]
+    save_file({name: tensor.cpu() for name, tensor in inputs.items()}, given)
+    words = [word for output in outputs[1:] for word in ("--inputs", given, "-o", output)]
+    run: list[Path | str] = [built / "fuseconv-run", bundle / "methods/decode", "--target", "torchscript"]
+    commands: list[list[Path | str]] = [
+        [built / "methods", bundle, "torchscript", given, outputs[0]],
+        [*run, "--cuda-graphs", "on", *words],
+    ]
+    environment = {**os.environ, **cpp.libraries("cuda")}
+    said = [subprocess.run(command, capture_output=True, text=True, env=environment) for command in commands]
+    assert [done.returncode for done in said] == [0, 0], [done.stderr for done in said]
+    tables = [Table.of(bundle / "methods" / name / "torchscript/model.pt") for name in ("prefill", "decode")]
+    distinct = set.union(*(table.keys for table in tables if table is not None))
+    assert f"addresses {len(distinct)}" in said[0].stdout.splitlines()
+    for output in outputs:
+        for name, tensor in load_file(output).items():
+            torch.testing.assert_close(tensor, expected[name].cpu())
 
 
 def assert_run_gives(expected: dict[str, torch.Tensor], command: list[Path | str], target: str, folder: Path) -> None:

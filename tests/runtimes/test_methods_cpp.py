@@ -14,6 +14,8 @@ from support.cpp_calls import assert_same_refusal
 
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
+from fuseconv.targets import spec_of
+from fuseconv.weights.table import Table
 
 pytestmark = pytest.mark.timeout(1200)  # the build of the runtime
 
@@ -43,6 +45,27 @@ def test_the_sample_generates_the_tokens_of_the_model(programs: Path, generating
     original.generation_config.eos_token_id = None  # the sample does not stop
     expected = original.generate(**inputs, max_new_tokens=9, do_sample=False)
     assert torch.equal(found.T, expected[:, 7:])
+
+
+@pytest.mark.parametrize("target", ["aoti", "torchscript"])
+def test_the_methods_share_the_weights_also_when_one_is_released(
+    target: str, methods_program: Path, compiled_folder: Path, tmp_path: Path
+) -> None:
+    bundle, paths = compiled_folder / "llama.fuseconv", (tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+    decode = load(bundle / "methods/decode", target=target)
+    inputs = {"input_ids": torch.tensor([[9], [11]]), "attention_mask": torch.ones(2, 1, dtype=torch.int64)}
+    inputs |= decode.zero_state(batch=2)
+    save_file(inputs, paths[0])
+    done = subprocess.run([methods_program, bundle, target, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = {name: int(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+    artifacts = [bundle / "methods" / name / spec_of(target).artifact for name in ("prefill", "decode")]
+    keys = [table.keys for artifact in artifacts if (table := Table.of(artifact)) is not None]
+    assert told == {"mappings": 1, "addresses": len(set.union(*keys))}
+    assert len(set.intersection(*keys)) > 5
+    outputs = load_file(paths[1])
+    for name, tensor in decode(**inputs)._asdict().items():
+        torch.testing.assert_close(outputs[name], tensor, rtol=0, atol=0)
 
 
 def damage_the_weights(bundle: Path) -> None:

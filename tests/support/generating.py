@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +86,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def write_page(folder: Path) -> None:
-    """Writes the model of the page about generation, and its bundle for two runtimes."""
+def write_page(folder: Path, targets: Sequence[str] = ("torchscript", "onnx"), device: str = "cpu") -> None:
+    """Writes the model of the page about generation, and its bundle for some targets."""
     (code,) = [one for one in blocks("python") if "save_pretrained" in one]
     folder.mkdir()
     with contextlib.chdir(folder):
         exec(code, {})
-        methods = {name: Options(method=name, cache_length=PAGE_LENGTH) for name in ("prefill", "decode")}
-        fuseconv.convert_methods("llama", methods, target=["torchscript", "onnx"])
+        names = ("prefill", "decode")
+        methods = {name: Options(method=name, cache_length=PAGE_LENGTH, device=device) for name in names}
+        fuseconv.convert_methods("llama", methods, target=list(targets))
 
 
 def page_model(folder: Path) -> Any:

@@ -3,9 +3,15 @@
 //
 //   fuseconv::runtime::Model model = fuseconv::runtime::Model::load("model.fuseconv", "onnx");
 //   fuseconv::runtime::NamedTensors outputs = model({{"x", x}});
+//
+// For a bundle of several methods:
+//
+//   const auto methods = fuseconv::runtime::Model::load_methods("llama.fuseconv");
+//   fuseconv::runtime::NamedTensors outputs = methods.at("prefill")(inputs);
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -17,6 +23,8 @@
 namespace fuseconv::runtime {
 
 class Runner;
+class SharedWeights;
+struct Manifest;
 
 class Model {
  public:
@@ -24,6 +32,11 @@ class Model {
   // measured fastest at the conversion if this machine has the same device, and otherwise the first of these targets
   // that the bundle contains. Throws Error as fuseconv.load does.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
+
+  // Loads all methods of a bundle, by their names. The methods share one copy of the bundle's weights, on the CPU and
+  // on a GPU. The arguments and errors are those of `load`.
+  static std::map<std::string, Model> load_methods(const std::filesystem::path& bundle, const std::string& target = "",
+                                                   const Options& options = {});
 
   // Checks the tensors against the contract and returns the outputs by name. Throws Error of kind contract if the call
   // violates the contract, and of kind upstream if the artifact fails.
@@ -36,6 +49,9 @@ class Model {
   const std::string& target() const { return target_; }
 
  private:
+  static Model load(const std::filesystem::path& folder, const Manifest& manifest, const std::string& target,
+                    const Options& options, const std::shared_ptr<SharedWeights>& weights);
+
   Contract contract_;
   std::string target_;
   std::string ungraphed_;  // why the model runs without CUDA graphs, or empty
