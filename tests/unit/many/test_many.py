@@ -12,10 +12,14 @@ import torch
 
 from fuseconv import cli
 from fuseconv.errors import UsageError
-from fuseconv.many import attempt, pool
-from fuseconv.many.attempt import Row
+from fuseconv.many import conversion
+from fuseconv.many.conversion import How
 from fuseconv.many.fingerprint import fingerprint
 from fuseconv.many.listing import Entry, read_listing
+from fuseconv.many.output import finished
+from fuseconv.many.pool import Pool
+from fuseconv.many.row import Row
+from fuseconv.many.run import convert_many
 
 KNOWN = ("target", "bucket", "rules", "strict", "no-rule")
 
@@ -123,13 +127,13 @@ def test_finished_bundles_are_kept_and_a_model_that_fails_stops_no_other(
     assert (out / "scale.fuseconv" / "manifest.json").read_bytes() == manifest
 
     entry = Entry("scale", model, {"target": "export"})
-    assert pool.finished(out, "scale", made.fingerprint) is not None
+    assert finished(out, "scale", made.fingerprint) is not None
     for other in (Entry("scale", model, {"target": "onnx"}), Entry("scale", model, {})):
         assert fingerprint(other, {}) != made.fingerprint
     assert fingerprint(entry, {}) == made.fingerprint
     assert fingerprint(entry, {"strict": True}) != made.fingerprint
     (out / "scale.fuseconv" / "manifest.json").write_text("{}")
-    assert pool.finished(out, "scale", made.fingerprint) is None
+    assert finished(out, "scale", made.fingerprint) is None
 
 
 ENDINGS: dict[str, tuple[str, int, int, str]] = {
@@ -147,15 +151,15 @@ def test_a_conversion_is_tried_again_if_that_may_help(
     case: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, tries, status, said = ENDINGS[case]
-    monkeypatch.setattr(attempt, "COMMAND", (sys.executable, "-ISc", f"import os, sys; {code}"))
-    (row,) = pool.convert_many([Entry("a", model, {})], tmp_path, pool.How(tries=3, limit=0.3))
+    monkeypatch.setattr(conversion, "COMMAND", (sys.executable, "-ISc", f"import os, sys; {code}"))
+    (row,) = convert_many([Entry("a", model, {})], tmp_path, Pool(), How(tries=3, limit=0.3))
     assert (row.status, row.tries, row.exit_status) == ("failed", tries, status)
     assert said in row.error
 
 
 def test_an_interrupt_leaves_no_child(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleep = "import time, pathlib, sys; time.sleep(0.2 if sys.argv[2].endswith('first') else 60)"
-    monkeypatch.setattr(attempt, "COMMAND", (sys.executable, "-ISc", sleep))
+    sleep = "import time, pathlib, sys; time.sleep(0.2 if sys.argv[3].endswith('first') else 60)"
+    monkeypatch.setattr(conversion, "COMMAND", (sys.executable, "-ISc", sleep))
     entries = [Entry(name, model.with_name(name), {}) for name in ("first", "second", "third")]
     for entry in entries:
         entry.model.touch()
@@ -165,5 +169,5 @@ def test_an_interrupt_leaves_no_child(model: Path, tmp_path: Path, monkeypatch: 
 
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        pool.convert_many(entries, tmp_path, pool.How(jobs=2), interrupted)
+        convert_many(entries, tmp_path, Pool(2), How(), interrupted)
     assert time.monotonic() - begun < 30
