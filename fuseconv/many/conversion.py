@@ -20,6 +20,9 @@ from fuseconv.many.row import Row
 
 COMMAND = (sys.executable, "-m", "fuseconv.many.child")
 
+STEP = 0.5
+"""The time in seconds after which a wait for a child notices an interrupt."""
+
 TRANSIENT = (5, 7)
 """The exit statuses after which a conversion is retried: a tool or the device failed, for example because memory ran
 out, or fuseconv has a bug. A conversion that a signal ended is also retried. Other failures would recur."""
@@ -85,7 +88,7 @@ class Children:
             if self.stopped:
                 _kill(child)
         try:
-            out, said = child.communicate(timeout=limit)
+            out, said = _communicate(child, limit)
         except BaseException:  # a time-out, or an interrupt
             _kill(child)
             child.communicate()
@@ -101,6 +104,21 @@ class Children:
         with self._lock:
             for child in self._running:
                 _kill(child)
+
+
+def _communicate(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Waits for a child to end, and returns what it wrote. Raises TimeoutExpired after `limit` seconds.
+
+    Waits in short steps: Ray interrupts a task only between two calls of the system.
+    """
+    until = time.monotonic() + limit
+    while True:
+        left = until - time.monotonic()
+        try:
+            return child.communicate(timeout=max(0, min(left, STEP)))
+        except subprocess.TimeoutExpired:
+            if left <= STEP:
+                raise
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+import sys
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -90,18 +91,19 @@ def _attempt(task: Task) -> Row:
 def _connected(address: str) -> Iterator[None]:
     """Connects this process to a cluster for the block. Raises UpstreamError if there is none at the address."""
     own = {"include_dashboard": False, "object_store_memory": STORE} if address == "local" else {}
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UpstreamError(
-            f"Ray cannot be reached: {next(iter(str(error).splitlines()), type(error).__name__)}",
-            where=f"--ray {address}",
-            fix="start a cluster with `ray start --head`, or use --ray local",
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):  # a thread of Ray prints when a worker ends
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UpstreamError(
+                f"Ray cannot be reached: {next(iter(str(error).splitlines()), type(error).__name__)}",
+                where=f"--ray {address}",
+                fix="start a cluster with `ray start --head`, or use --ray local",
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 @contextlib.contextmanager
