@@ -6,8 +6,9 @@
 Both nodes are on this machine, with one core each, and a third one, without cores, holds the cluster together.
 
 - `faults`: the first command converts, a worker is killed after a fifth of the models, and the command is interrupted
-  after two fifths. The same command then continues, and a node is killed after three fifths; a new one joins. `made_twice`
-  counts the bundles that were replaced after they had been finished, `attempts` those that were begun.
+  after two fifths. The same command then continues, and a node is killed after three fifths; a new one joins.
+  `made_twice` counts the bundles that were replaced after they had been finished. `attempts` is the sum of the tries of
+  all bundles, without those that the interrupt ended.
 - `workers`: the bundles per minute from the first row of a command to its last, with `--jobs` 1 and 2; and the seconds
   that one conversion took, which increase if the conversions compete for the cores.
 """

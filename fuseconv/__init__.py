@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fuseconv import errors as errors
     from fuseconv import nn as nn
     from fuseconv import ops as ops
+    from fuseconv import ray as ray
     from fuseconv.fusing.fuse import fuse as fuse
     from fuseconv.pipeline.blame import blame as blame
     from fuseconv.pipeline.convert import convert as convert
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "nn",
     "ops",
+    "ray",
     "tune",
     "verify",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
@@ -15,9 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
-from fuseconv.errors import FuseconvError, UpstreamError
+from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError
 from fuseconv.many.attempt import Task, attempt
 from fuseconv.many.conversion import Children
 from fuseconv.many.row import Row
@@ -54,10 +63,10 @@ class Cluster:
 
         Raises:
             UpstreamError: there is no cluster at the address.
+            UnsupportedError: a node has another version of fuseconv.
         """
-        remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0, scheduling_strategy="SPREAD")(
-            _attempt
-        )
+        reserved = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        remote = ray.remote(max_retries=0, scheduling_strategy="SPREAD", **reserved)(_attempt)
         waiting, lost = deque(tasks), Counter[str]()
         running: dict[Any, Task] = {}
         with _connected(self.address), _cancelled(running):
@@ -77,7 +86,7 @@ class Cluster:
                         continue
                     row = task.failed(_lost(error))
                 except RayTaskError as error:
-                    raise error.cause if isinstance(error.cause, FuseconvError) else error from None
+                    raise _told(error) from None
                 yield replace(row, tries=row.tries + lost[name])
 
 
@@ -89,21 +98,29 @@ def _attempt(task: Task) -> Row:
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[None]:
-    """Connects this process to a cluster for the block. Raises UpstreamError if there is none at the address."""
+    """Connects this process to a cluster for the block, in which SIGTERM raises KeyboardInterrupt.
+
+    Raises:
+        UpstreamError: there is no cluster at the address.
+    """
     own = {"include_dashboard": False, "object_store_memory": STORE} if address == "local" else {}
+    before = signal.getsignal(signal.SIGTERM)
     with contextlib.redirect_stdout(sys.stderr):  # a thread of Ray prints when a worker ends
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UpstreamError(
-                f"Ray cannot be reached: {next(iter(str(error).splitlines()), type(error).__name__)}",
+                f"Ray cannot be reached: {' '.join(dict.fromkeys((lines[0], lines[-1])))}",
                 where=f"--ray {address}",
                 fix="start a cluster with `ray start --head`, or use --ray local",
             ) from error
         try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's handler would leave attempts running
             yield
         finally:
             ray.shutdown()
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -116,6 +133,17 @@ def _cancelled(running: dict[Any, Task]) -> Iterator[None]:
             ray.cancel(one)
         if running:
             ray.wait(list(running), num_returns=len(running), timeout=10)
+
+
+def _told(error: RayTaskError) -> Exception:
+    """Returns the exception of an attempt that Ray has wrapped, or says that the node could not read the task."""
+    if isinstance(error.cause, RaySystemError):
+        return UnsupportedError(
+            f"a node cannot read the task: {str(error.cause).splitlines()[0]}",
+            where="the cluster",
+            fix="install the same version of fuseconv on every node",
+        )
+    return error.cause if isinstance(error.cause, FuseconvError) else error
 
 
 def _lost(error: Exception) -> UpstreamError:

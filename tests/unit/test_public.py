@@ -18,7 +18,7 @@ import torch
 from support import ROOT
 
 import fuseconv
-from fuseconv import errors, nn, ops
+from fuseconv import errors, nn, ops, ray
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
@@ -33,7 +33,7 @@ FUNCTIONS = [
 ]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
-    fuseconv: sorted([*(function.__name__ for function in FUNCTIONS), "__version__", "errors", "nn", "ops"]),
+    fuseconv: sorted([*(function.__name__ for function in FUNCTIONS), "__version__", "errors", "nn", "ops", "ray"]),
     errors: [
         "ContractError",
         "FileError",
@@ -47,6 +47,7 @@ NAMES = {
         "UpstreamError",
         "UsageError",
     ],
+    ray: ["Predictor"],
     nn: ["MLP", "AddLayerNorm", "LinearAct", "LinearGated"],
     ops: sorted([*OPS, "ACTIVATIONS", "NAMESPACE", "OPS", "Op", "Sample", "gelu_with_dropout", "library_paths"]),
 }
@@ -129,7 +130,7 @@ def test_every_public_function_takes_or_gives_a_documented_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["convert", "verify", "load", "fuse", *(f"nn.{name}" for name in nn.__all__), "errors"]
+    "name", ["convert", "verify", "load", "fuse", *(f"nn.{name}" for name in nn.__all__), "ray.Predictor", "errors"]
 )
 def test_a_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"^::: fuseconv\.{name}$", PAGES, re.MULTILINE)
@@ -149,7 +150,7 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     torch.save(model, "mlp.pt")
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
-    run_examples(*FUNCTIONS)  # what convert writes, verify and load read
+    run_examples(*FUNCTIONS, ray.Predictor)  # what convert writes, verify, load and the predictor read
 
 
 @pytest.mark.parametrize("name", nn.__all__)
