@@ -146,6 +146,7 @@ def manifests(output: Path) -> dict[str, int]:
 
 def faults(folder: Path, count: int) -> Row:
     """Converts models while a worker is killed, the command is interrupted, and a node is killed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a command would inherit that nohup ignores SIGINT
     listing, output, begun = save_models(folder, count), folder / "out", time.monotonic()
     with cluster() as own:
         words = ("--ray", own.address)

@@ -122,10 +122,11 @@ def finished(folder: Path, name: str, made_from: str) -> Row | None:
         name: the name of the model.
         made_from: the current fingerprint. The row must contain this fingerprint and the hash of the bundle's manifest.
     """
+    bundle = bundle_of(name, folder)
     try:
         found = json.loads((folder / f"{name}.json").read_text())
-        row = Row(**{**found, "targets": tuple(found["targets"])})
-        same = (row.fingerprint, row.manifest) == (made_from, manifest_hash(bundle_of(name, folder)))
+        row = Row(**{**found, "targets": tuple(found["targets"]), "bundle": str(bundle)})
+        same = (row.fingerprint, row.manifest) == (made_from, manifest_hash(bundle))
     except (OSError, ValueError, TypeError, KeyError):  # the row is missing, or was written by another version
         return None
     return replace(row, status="kept") if same and row.status != "failed" else None

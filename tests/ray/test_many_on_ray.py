@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from support import ROOT
 from support.calls import draw
 
 import fuseconv
+from fuseconv import cli
 from fuseconv.errors import FileError, UpstreamError
 from fuseconv.many import on_ray
 from fuseconv.many.attempt import Task
@@ -116,6 +119,18 @@ def test_ray_data(connected: None, bundle: Path) -> None:
         for name, output in outputs._asdict().items():
             found_output = torch.tensor(row[name], dtype=output.dtype)[None]
             assert compare(found_output, output, output.double()).ok
+
+
+def test_the_example_of_the_page_prints_what_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "many.md").read_text()
+    (code,), (said,) = (re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) for language in ("python", "text"))
+    many.save_models(tmp_path, 1)
+    made = tmp_path / "mlp.fuseconv"
+    assert cli.main(["convert", str(tmp_path / "m000.pt2"), "-o", str(made), "--target", "torchscript"]) == 0
+    code = code.replace("/models/bundles/mlp.fuseconv", str(made))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == said
 
 
 def test_ray_data_shows_the_error_of_the_contract(connected: None, bundle: Path) -> None:
