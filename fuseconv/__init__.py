@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fuseconv import errors as errors
     from fuseconv import nn as nn
     from fuseconv import ops as ops
+    from fuseconv import ray as ray
     from fuseconv.fusing.backend import dynamo_backend as dynamo_backend
     from fuseconv.fusing.compiled import compiled_graphs as compiled_graphs
     from fuseconv.fusing.fuse import fuse as fuse
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "nn",
     "ops",
+    "ray",
     "tune",
     "verify",
 ]

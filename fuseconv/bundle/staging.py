@@ -52,8 +52,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
             yield staging
             flush(staging)
             with _locked(output.parent):
-                _check_existing(output, check)
-                _put_in_place(staging, output)
+                put(staging, output, check)
         finally:
             # The staging path now holds nothing, the folder that was just replaced, or an unfinished folder.
             with _locked(output.parent):
@@ -65,6 +64,27 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
             where=str(error.filename or output),
             fix="free disk space or choose another output folder; the previous contents are unchanged",
         ) from error
+
+
+def put(folder: Path, output: Path, check: Callable[[Path], None]) -> None:
+    """Moves a complete folder to `output` on the same file system. If `output` exists, the two are exchanged.
+
+    Args:
+        folder: the folder to move. Its files must have been flushed.
+        output: the new path of the folder.
+        check: called with `output` if it exists. Raises an error if it must not be replaced.
+
+    Raises:
+        OSError: the folder cannot be moved.
+    """
+    _check_existing(output, check)
+    _put_in_place(folder, output)
+
+
+def restore(output: Path) -> None:
+    """Undoes a replacement of `output` that a killed process left half done, as `_exchange` describes."""
+    if _previous(output).exists() and not os.path.lexists(output):
+        _previous(output).rename(output)
 
 
 def flush(folder: Path) -> None:
@@ -90,8 +110,7 @@ def _remove_leftovers(output: Path) -> None:
 
     A staging folder without a lock belongs to a process that has ended.
     """
-    if _previous(output).exists() and not os.path.lexists(output):
-        _previous(output).rename(output)
+    restore(output)
     for leftover in output.parent.iterdir():
         if not leftover.name.startswith(_prefix(output)):
             continue

@@ -1,4 +1,4 @@
-"""`fuseconv convert-many`: converts a list of models, each in a separate process."""
+"""`fuseconv convert-many`: converts a list of models, each in a separate process, on this machine or on Ray."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import click
 
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.convert import convert
+from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import existing, json_option
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import read_settings
 from fuseconv.commands.streams import is_quiet, tell
 from fuseconv.commands.verbosity import quiet_option
-from fuseconv.errors import FuseconvError
+from fuseconv.errors import FuseconvError, UsageError
 from fuseconv.many.listing import read_listing
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fuseconv.many.attempt import Row
+    from fuseconv.many.row import Row
+    from fuseconv.many.run import Workers
 
 NOT_LISTED = frozenset(("output", "json", "quiet", "verbose", "debug", "dry-run", "lock", "frozen", "help"))
 """The options of `fuseconv convert` that apply to a single run and cannot be set for a model in a list."""
@@ -50,9 +53,23 @@ def _known() -> set[str]:
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    default=1,
+    help="Number of conversions that run at the same time. [default: 1; with --ray, as many as there is room for]",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Convert on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; local starts one on this machine. Every node "
+    "must see the models and FOLDER at the same path.",
+)
+@click.option(
+    "--cpus", type=FiniteRange(0), default=1.0, show_default=True, help="Number of CPU cores per conversion on Ray."
+)
+@click.option(
+    "--gpus",
+    type=FiniteRange(0),
+    default=0.0,
     show_default=True,
-    help="Number of conversions that run at the same time.",
+    help="Number of GPUs per conversion on Ray. May be a fraction.",
 )
 @click.option(
     "--tries",
@@ -67,16 +84,28 @@ def _known() -> set[str]:
 @click.option("--again", is_flag=True, help="Convert models again whose bundles are finished and unchanged.")
 @quiet_option
 @json_option
-def convert_many(models: Path, output: Path, jobs: int, tries: int, timeout: float, again: bool) -> Outcome:
+def convert_many(
+    models: Path,
+    output: Path,
+    jobs: int | None,
+    ray: str | None,
+    cpus: float,
+    gpus: float,
+    tries: int,
+    timeout: float,
+    again: bool,
+) -> Outcome:
     """Convert the models of a list or a folder, each in its own process.
 
     A finished bundle is kept while its source, the rules, its options and the versions are the same. A model that
     fails does not stop the others; the exit status is 1 if any model failed. The command writes NAME.fuseconv and
-    NAME.json for each model, and an index.html, into FOLDER.
+    NAME.json for each model, and an index.html, into FOLDER. After an interrupt, run the command again to continue.
     """
-    entries = read_listing(models, _known())
+    entries = read_listing(models.absolute(), _known())
+    workers = _workers(jobs, ray, cpus, gpus)
     with imports():
-        from fuseconv.many import pool
+        from fuseconv.many import run
+        from fuseconv.many.conversion import How
         from fuseconv.many.index import write_index
 
     seen = 0
@@ -88,11 +117,33 @@ def convert_many(models: Path, output: Path, jobs: int, tries: int, timeout: flo
             reason = f": {row.error.splitlines()[0]}" if row.error else ""
             tell(f"[{seen}/{len(entries)}] {row.name}  {row.status}  {row.seconds:.1f} s{reason}")
 
-    how = pool.How(jobs, tries, timeout, again, read_settings(Path.cwd()).values)
-    rows = pool.convert_many(entries, output, how, told)
+    settings = read_settings(Path.cwd())
+    project = settings.root if settings.path is not None else None
+    how = How(tries, timeout, again, settings.values, project)
+    rows = run.convert_many(entries, output, workers, how, told)
     index = write_index(output, rows)
     result = {"rows": [row.to_json() for row in rows], "index": str(index)}
     return Outcome(result, lambda console: _print(console, rows, index), _error(rows, output))
+
+
+def _workers(jobs: int | None, address: str | None, cpus: float, gpus: float) -> Workers:
+    """Returns what makes the conversions: a pool of processes on this machine, or a Ray cluster.
+
+    Raises:
+        UsageError: `cpus` or `gpus` differs from its default, but there is no `address`.
+        UpstreamError: Ray is not installed.
+    """
+    if address is None:
+        if cpus != 1 or gpus:
+            fix = "add --ray ADDRESS, or remove --cpus and --gpus"
+            raise UsageError("--cpus and --gpus apply only to Ray", where="convert-many", fix=fix)
+        from fuseconv.many.pool import Pool
+
+        return Pool(jobs or 1)
+    with shown("ray"), needs_extra("ray"):
+        from fuseconv.many.on_ray import Cluster
+
+    return Cluster(address, jobs, cpus, gpus)
 
 
 def _error(rows: Sequence[Row], output: Path) -> FuseconvError | None:

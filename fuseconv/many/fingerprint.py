@@ -44,10 +44,19 @@ def fingerprint(entry: Entry, defaults: Options) -> str:
         "rules": sorted(rule.sha256 for rule in load_rules(rules if isinstance(rules, str) else None)),
         "options": options,
         "files": [digest(Path(str(file))) for file in files],
-        "versions": {"fuseconv": __version__, **{name: _version(name) for name in PACKAGES}},
-        "machine": [platform.machine(), platform.python_version()],
+        "environment": environment(),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def environment() -> dict[str, str | None]:
+    """Returns what a bundle depends on besides its files, by name: the versions of packages, and the kind of machine.
+
+    The version of a package that is not installed is None.
+    """
+    python, processor = platform.python_version(), platform.machine()
+    packages = {name: _version(name) for name in PACKAGES}
+    return {"fuseconv": __version__, **packages, "python": python, "processor": processor}
 
 
 def _version(package: str) -> str | None:

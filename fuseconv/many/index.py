@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from fuseconv.errors import printable
-from fuseconv.many.attempt import Row
+from fuseconv.many.row import Row
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -14,7 +14,6 @@ socket when the fork has started, and the exit status when it has ended. Closing
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -28,10 +27,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
+from fuseconv.processes.lifetime import end_with
+
 IDLE = 300
 """The time in seconds after which the server exits if there is neither a request nor a running fork."""
-
-_DIES_WITH_PARENT = 1
 
 
 def serve(control: socket.socket) -> Callable[[], None] | None:
@@ -124,9 +123,7 @@ def _kill(process: int) -> None:
 
 def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
     """Runs the requested module in the fork, after setting up its standard streams, environment, folder and path."""
-    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != server:
-        raise SystemExit("the server has ended")
+    end_with(server)
     os.setsid()
     for number, file in enumerate(files):
         os.dup2(file, number)

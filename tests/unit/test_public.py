@@ -18,7 +18,7 @@ import torch
 from support import ROOT
 
 import fuseconv
-from fuseconv import errors, nn, ops
+from fuseconv import errors, nn, ops, ray
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
@@ -35,7 +35,7 @@ FUNCTIONS = [
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
     fuseconv: sorted(
-        [*(function.__name__ for function in FUNCTIONS), "__version__", "dynamo_backend", "errors", "nn", "ops"]
+        [*(function.__name__ for function in FUNCTIONS), "__version__", "dynamo_backend", "errors", "nn", "ops", "ray"]
     ),
     errors: [
         "ContractError",
@@ -50,6 +50,7 @@ NAMES = {
         "UpstreamError",
         "UsageError",
     ],
+    ray: ["Predictor"],
     nn: ["MLP", "AddLayerNorm", "LinearAct", "LinearGated"],
     ops: sorted([*OPS, "ACTIVATIONS", "NAMESPACE", "OPS", "Op", "Sample", "gelu_with_dropout", "library_paths"]),
 }
@@ -143,6 +144,7 @@ def test_every_public_function_takes_or_gives_a_documented_class() -> None:
         "dynamo_backend",
         "compiled_graphs",
         *(f"nn.{name}" for name in nn.__all__),
+        "ray.Predictor",
         "errors",
     ],
 )
@@ -164,7 +166,8 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     torch.save(model, "mlp.pt")
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
-    run_examples(*FUNCTIONS, fuseconv.dynamo_backend)  # what convert writes, verify and load read
+    # What convert writes, verify, load and the predictor read.
+    run_examples(*FUNCTIONS, fuseconv.dynamo_backend, ray.Predictor)
 
 
 @pytest.mark.parametrize("name", nn.__all__)
