@@ -297,7 +297,9 @@ bool few_channels(CudaHost& host, const Convolution& given) {
   }
   const Problem p = problem_of(c);
   const auto by_columns = [&]<class T>(T) {
-    return p.out_channels <= 32 ? launch<T, 32>(host, p) : launch<T, 64>(host, p);
+    return p.out_channels <= 16   ? launch<T, 16>(host, p)
+           : p.out_channels <= 32 ? launch<T, 32>(host, p)
+                                  : launch<T, 64>(host, p);
   };
   return c.y.dtype == Dtype::f16 ? by_columns(__half()) : by_columns(__nv_bfloat16());
 }
