@@ -1,9 +1,10 @@
-"""Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile, channels last, in f16.
+"""Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile, in f16.
 
     python bench/convolutions.py bench/results/h100_conv_act.json
 
 `bare` is torch's convolution without a bias, with `torch.backends.cudnn.benchmark`: what no fusion can be faster than
-unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each.
+unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each. All tensors are channels last
+except those of the peers' 1-D convolutions, for which PyTorch has no such format.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from record import Row, machine, write
 from torch import Tensor
 
 from fuseconv import ops
+from fuseconv.ops.conv_act import channels_last
 
 ROUNDS = 9
-KEY = ("model", "x", "weight", "stride", "groups", "act", "residual", "dtype")
+KEY = ("model", "x", "weight", "stride", "dilation", "groups", "act", "residual", "dtype")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of a model with a square kernel and a padding that keeps the size at stride 1."""
+    """A convolution of a model. All dims have the same size, kernel, and padding, which keeps the size at stride 1."""
 
     model: str
     batch: int
@@ -42,6 +44,13 @@ class Case:
     groups: int = 1
     act: str = "relu"
     residual: bool = False
+    dilation: int = 1
+    dims: int = 2
+
+    @property
+    def padding(self) -> int:
+        """The zeros before and after each dim."""
+        return (self.kernel - 1) * self.dilation // 2
 
 
 RESNET = [
@@ -89,6 +98,13 @@ OTHER = [
     Case("efficientnet-v2", 32, 24, 112, 96, 3, 2, act="silu"),
     Case("efficientnet-v2", 32, 48, 56, 192, 3, act="silu"),
     Case("mobilenet-v3", 32, 3, 224, 16, 3, 2, act="hard_swish"),
+    Case("wav2vec2", 8, 512, 12800, 512, 3, 2, act="gelu", dims=1),
+    Case("whisper", 32, 80, 3000, 384, 3, act="gelu", dims=1),
+    Case("whisper", 32, 384, 3000, 384, 3, 2, act="gelu", dims=1),
+    Case("hifi-gan", 8, 256, 1600, 256, 11, act="leaky_relu(0.1)", dilation=5, dims=1),
+    Case("hifi-gan", 8, 128, 12800, 128, 7, act="leaky_relu(0.1)", dilation=3, dims=1),
+    Case("hifi-gan", 8, 32, 51200, 32, 3, act="leaky_relu(0.1)", residual=True, dims=1),
+    Case("tcn", 32, 64, 512, 64, 3, dilation=4, dims=1),
 ]
 
 
@@ -97,23 +113,25 @@ def calls(
 ) -> tuple[dict[str, Callable[..., Any]], Callable[[], list[Tensor | None]], int]:
     """Returns the peers, a function that draws operands, and the bytes that a call reads and writes."""
     generator = torch.Generator("cuda").manual_seed(0)
-    size = (case.size + 2 * (case.kernel // 2) - case.kernel) // case.stride + 1
+    size = (case.size + 2 * case.padding - (case.kernel - 1) * case.dilation - 1) // case.stride + 1
     shapes = {
-        "x": (case.batch, case.channels, case.size, case.size),
-        "weight": (case.out, case.channels // case.groups, case.kernel, case.kernel),
-        "residual": (case.batch, case.out, size, size),
+        "x": (case.batch, case.channels, *[case.size] * case.dims),
+        "weight": (case.out, case.channels // case.groups, *[case.kernel] * case.dims),
+        "residual": (case.batch, case.out, *[size] * case.dims),
     }
-    scale = 1 / math.sqrt(case.channels // case.groups * case.kernel**2)
+    scale = 1 / math.sqrt(math.prod(shapes["weight"][1:]))
 
     def drawn(name: str, factor: float = 1.0) -> Tensor:
         values = torch.randn(shapes[name], device="cuda", generator=generator) * factor
-        return values.to(dtype).contiguous(memory_format=torch.channels_last)
+        return values.to(dtype) if case.dims == 1 else channels_last(values.to(dtype))
 
     def draw() -> list[Tensor | None]:
         bias = torch.randn(case.out, device="cuda", generator=generator).to(dtype)
         return [drawn("x"), drawn("weight", scale), bias, drawn("residual") if case.residual else None]
 
-    numbers = ([case.stride] * 2, [case.kernel // 2] * 2, [1, 1], False, [0, 0], case.groups)
+    each = ([number] * case.dims for number in (case.stride, case.padding, case.dilation, 0))
+    stride, padding, dilation, none = each
+    numbers = (stride, padding, dilation, False, none, case.groups)
 
     def bare(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
         return torch.convolution(x, weight, None, *numbers)
@@ -135,16 +153,19 @@ def measure(case: Case, dtype: torch.dtype) -> Row:
     peers, draw, moved = calls(case, dtype)
     sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
     expected = peers["eager"](*(None if t is None else t.double() for t in sets[0])).float()
-    error = float((peers["ours"](*sets[0]).float() - expected).pow(2).mean().sqrt())
+    last = [[t if t is None or t.dim() == 1 else channels_last(t) for t in s] for s in sets]
+    error = float((peers["ours"](*last[0]).float() - expected).pow(2).mean().sqrt())
     eager_error = float((peers["eager"](*sets[0]).float() - expected).pow(2).mean().sqrt())
-    bound = {name: [lambda call=call, s=s: call(*s) for s in sets] for name, call in peers.items()}
+    given = {name: last if name in ("ours", AGAIN) else sets for name in peers}
+    bound = {name: [lambda call=call, s=s: call(*s) for s in given[name]] for name, call in peers.items()}
     times = microseconds(bound, "cuda", ROUNDS)
     us = {name: round(statistics.median(values), 2) for name, values in times.items() if name != AGAIN}
     return {
         "model": case.model,
-        "x": [case.batch, case.channels, case.size, case.size],
-        "weight": [case.out, case.channels // case.groups, case.kernel, case.kernel],
+        "x": [case.batch, case.channels, *[case.size] * case.dims],
+        "weight": [case.out, case.channels // case.groups, *[case.kernel] * case.dims],
         "stride": case.stride,
+        "dilation": case.dilation,
         "groups": case.groups,
         "act": case.act,
         "residual": case.residual,

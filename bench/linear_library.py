@@ -92,6 +92,7 @@ class Problem(ctypes.Structure):
         ("weight_batch_stride", ctypes.c_int64),
         ("residual_first", ctypes.c_int32),
         ("windows", Windows),
+        ("product_version", ctypes.c_int64),
     )
 
 

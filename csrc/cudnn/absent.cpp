@@ -4,6 +4,7 @@
 
 namespace fuseconv::cudnn {
 
+int64_t version() { return 0; }
 std::optional<Call> prepare(CudaHost&, const Problem&, bool) { return std::nullopt; }
 void run(const Call&, void*) { throw Refused("fuseconv: built without cuDNN"); }
 

@@ -311,6 +311,8 @@ class RelaxedCapture {
 
 }  // namespace
 
+int64_t version() { return functions() == nullptr ? 0 : static_cast<int64_t>(functions()->version()); }
+
 std::optional<Call> prepare(CudaHost& host, const Problem& problem, bool may_time) {
   if (functions() == nullptr) {
     return std::nullopt;

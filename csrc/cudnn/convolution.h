@@ -19,6 +19,9 @@ struct Problem {
   Out y;
 };
 
+// Returns the version of the process's cuDNN, or 0 if it has no cuDNN 9.
+int64_t version();
+
 // A problem with the engine that computes it.
 struct Plan;
 struct Call {

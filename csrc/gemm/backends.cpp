@@ -73,7 +73,8 @@ bool fills_tiles(const Problem& p) {
   return 2 * padded(channels) * padded(p.n) <= 3 * channels * p.n;
 }
 
-// Returns the candidates for a convolution. cuDNN's kernel is expected to be the fastest unless it leaves a pass.
+// Returns the candidates for a convolution. cuDNN's kernel is expected to be the fastest unless it leaves a pass, or if
+// this library's kernel would waste much of its work.
 std::vector<Choice> convolution_candidates(const Problem& p) {
   std::vector<Choice> found;
   if (sm90::refuses(p).empty()) {
@@ -82,7 +83,7 @@ std::vector<Choice> convolution_candidates(const Problem& p) {
     }
   }
   if (refuses(Backend::cudnn, p).empty()) {
-    const bool leaves_pass = p.activation != Activation::none || (p.residual != nullptr && p.residual_first == 0);
+    const bool leaves_pass = p.activation != Activation::none;
     found.insert(leaves_pass && fills_tiles(p) ? found.end() : found.begin(), {Backend::cudnn, 0});
   }
   return found;

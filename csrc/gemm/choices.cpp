@@ -40,8 +40,13 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
     key += name;
     ((key += ' ', key += std::to_string(numbers)), ...);
   };
-  add("; cublas", cublaslt::version());
-  add(p.is_convolution() ? "; conv_act " : "; linear ");
+  if (p.is_convolution()) {
+    add("; cudnn", p.product_version);
+    add("; conv_act ");
+  } else {
+    add("; cublas", cublaslt::version());
+    add("; linear ");
+  }
   add(kElements[static_cast<size_t>(p.element)]);
   add(" ");
   add(kActivationNames[static_cast<size_t>(p.activation)]);
@@ -169,8 +174,9 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
       const int repeats = std::clamp(static_cast<int>(kMicrosecondsOfGraph / once), 4, 64);
       entries.push_back({choice, watch.record([&] { run(p, choice); }, repeats), repeats, {}});
     } catch (const std::runtime_error&) {
-      // The candidate is left out, because cuBLAS proposes some algorithms that then fail to run. A device error is
-      // sticky, so this call reports it again and throws.
+      // The candidate is left out, because cuBLAS and cuDNN propose some algorithms that then fail to run. A device
+      // error is sticky, so this call reports it again and throws.
+      cudaGetLastError();
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
     }
   }
@@ -195,7 +201,8 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
-                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0) | (p.residual_first != 0 ? 32 : 0);
+                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0) | (p.residual_first != 0 ? 32 : 0) |
+                  (p.product != nullptr ? 64 : 0);
   // cuBLAS's proposals depend on alignment.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     flags = flags << 5 | alignment(data);

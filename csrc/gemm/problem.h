@@ -58,8 +58,9 @@ struct Problem {
   // means one product without a batch. Only backend `cublaslt` supports a batch, and only without bias and residual.
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
-  int32_t residual_first;  // whether the residual is added before the activation
-  Windows windows;         // of a convolution; x is its first image
+  int32_t residual_first;   // whether the residual is added before the activation
+  Windows windows;          // of a convolution; x is its first image
+  int64_t product_version;  // of a convolution: the version of cuDNN, on which `product` depends
 
   bool is_convolution() const { return windows.kernel_height > 0; }
 };

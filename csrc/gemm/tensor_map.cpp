@@ -117,7 +117,7 @@ CUtensorMap pixel_map(Element element, const void* data, int64_t images, const W
 bool can_gather(const Windows& w) {
   constexpr int kMargin = 128, kOffset = 255, kStride = 8;
   const auto fits = [&](int before, int last, int stride, int kernel, int dilation) {
-    return before <= kMargin && last >= -kMargin && last < kMargin && stride <= kStride &&
+    return before <= kMargin && last >= -kMargin && last < kMargin && stride >= 1 && stride <= kStride &&
            (kernel - 1) * int64_t{dilation} <= kOffset;
   };
   return fits(w.left, after(w.y_width, w.stride_x, w.left, w.width), w.stride_x, w.kernel_width, w.dilation_x) &&

@@ -87,8 +87,9 @@ void run_cudnn(void* context, void* stream, void*) { static_cast<ByCudnn*>(conte
 bool run_fastest(CudaHost& host, const Convolution& c, linear::Problem& p, ByCudnn& by_cudnn) {
   using linear::Backend;
   const bool may_time = tuning::may_time();
+  const bool has_kernel = linear::refuses(Backend::sm90, p).empty();
   linear::Choice choice{Backend::cudnn, 0};
-  if (linear::refuses(Backend::sm90, p).empty()) {
+  if (has_kernel) {
     if (may_time) {
       set_operands(host, c, p);
       p.product = by_cudnn.prepare(true) ? p.product : nullptr;
@@ -96,12 +97,11 @@ bool run_fastest(CudaHost& host, const Convolution& c, linear::Problem& p, ByCud
     choice = linear::Choices::of_process().choose(p, may_time);
   }
   if (choice.backend == Backend::cudnn && !by_cudnn.prepare(may_time)) {
-    p.product = nullptr;
-    const std::vector<linear::Choice> others = linear::candidates(p, Backend::sm90);
-    if (others.empty()) {
+    if (!has_kernel) {
       return false;
     }
-    choice = others.front();
+    p.product = nullptr;
+    choice = linear::Choices::of_process().choose(p, may_time);
   }
   if (choice.backend == Backend::sm90) {
     set_operands(host, c, p);
@@ -124,7 +124,8 @@ bool dense_convolution(CudaHost& host, const Convolution& given) {
   }
   linear::Problem p = problem_of(c);
   ByCudnn by_cudnn(host, c, p);
-  p.product = run_cudnn;
+  p.product_version = cudnn::version();
+  p.product = p.product_version > 0 ? run_cudnn : nullptr;
   p.context = &by_cudnn;
   p.stream = host.stream();
   try {

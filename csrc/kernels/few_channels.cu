@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "arch/sm80.cuh"
 #include "core/coarse.cuh"
@@ -56,7 +57,7 @@ struct Layout {
   float* results;                                  // [kWarps][kRows][kRowFloats]
   uint2* pixels;                                   // [part_height][part_width]
 
-  __host__ __device__ static size_t bytes(int steps, int pixels) {
+  __host__ __device__ static size_t bytes(int steps, int64_t pixels) {
     const size_t weights = static_cast<size_t>(steps) * kColumns / 8 * 32 * sizeof(uint2);
     const size_t places = static_cast<size_t>(steps) * kSteps * sizeof(int);
     return weights + places + sizeof(float) * kColumns + sizeof(float) * kWarps * kRows * kRowFloats +
@@ -254,8 +255,8 @@ Problem problem_of(const Convolution& c) {
   p.tiles_down = quotient_up(p.out_height, p.down);
   p.tiles_across = quotient_up(p.out_width, p.across * kRows);
   p.tiles = number(c.x.sizes[0] * p.tiles_down * p.tiles_across);
-  p.part_height = (p.down - 1) * p.stride_y + (p.kernel_height - 1) * p.dilation_y + 1;
-  p.part_width = (p.across * kRows - 1) * p.stride_x + (p.kernel_width - 1) * p.dilation_x + 1;
+  p.part_height = number((p.down - 1) * stride[0] + (p.kernel_height - 1) * dilation[0] + 1);
+  p.part_width = number((p.across * kRows - 1) * stride[1] + (p.kernel_width - 1) * dilation[1] + 1);
   p.part_width_inverse = static_cast<unsigned>(((uint64_t{1} << 32) + p.part_width - 1) / p.part_width);
   p.act = {c.activation};
   p.residual_first = c.residual_first;
@@ -264,7 +265,7 @@ Problem problem_of(const Convolution& c) {
 
 template <class T, int kColumns>
 bool launch(CudaHost& host, const Problem& p) {
-  const size_t bytes = Layout<kColumns>::bytes(p.steps, p.part_height * p.part_width);
+  const size_t bytes = Layout<kColumns>::bytes(p.steps, int64_t{p.part_height} * p.part_width);
   if (bytes > kMostShared) {
     return false;
   }
@@ -278,8 +279,17 @@ bool launch(CudaHost& host, const Problem& p) {
   return true;
 }
 
-// Returns whether the offsets within an image, and the number of pixels of the result, fit in 31 bits.
-bool is_in_range(In tensor) { return element_count(tensor) < (int64_t{1} << 31); }
+// Returns whether all numbers of a convolution, and the extents of a tile, fit in 31 bits.
+bool is_in_range(const Convolution& c) {
+  constexpr int64_t kLimit = int64_t{1} << 22;
+  const auto small = [](std::span<const int64_t> numbers) {
+    return std::ranges::all_of(numbers, [](int64_t number) { return number < kLimit; });
+  };
+  const auto few = [](In tensor) { return element_count(tensor) < (int64_t{1} << 31); };
+  return few(c.x) && few(c.y) && small({c.weight.sizes, 4}) && small(c.parameters.stride) &&
+         small(c.parameters.padding) && small(c.parameters.dilation) &&
+         c.weight.sizes[2] * c.parameters.dilation[0] < kLimit && c.weight.sizes[3] * c.parameters.dilation[1] < kLimit;
+}
 
 }  // namespace
 
@@ -292,14 +302,15 @@ bool few_channels(CudaHost& host, const Convolution& given) {
   const Convolution& c = images.convolution;
   const auto is_dense_and_aligned = [](In tensor) { return fits_channels_last(tensor) && is_aligned(tensor.data); };
   if (!is_dense_and_aligned(c.y) || c.y.sizes[1] % 8 != 0 || (c.residual && !is_dense_and_aligned(*c.residual)) ||
-      (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) || !is_in_range(c.y)) {
+      (c.bias && c.bias->strides[0] != 1) || !is_in_range(c)) {
     return false;
   }
   const Problem p = problem_of(c);
   const auto by_columns = [&]<class T>(T) {
-    return p.out_channels <= 16   ? launch<T, 16>(host, p)
-           : p.out_channels <= 32 ? launch<T, 32>(host, p)
-                                  : launch<T, 64>(host, p);
+    if (p.out_channels <= 16) {
+      return launch<T, 16>(host, p);
+    }
+    return (p.out_channels > 32 && launch<T, 64>(host, p)) || launch<T, 32>(host, p);
   };
   return c.y.dtype == Dtype::f16 ? by_columns(__half()) : by_columns(__nv_bfloat16());
 }

@@ -95,7 +95,7 @@ def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor,
 
 def is_channels_last(x: Tensor) -> bool:
     """Returns whether a tensor [N, C, ...] fills its memory with the channels innermost, and is not contiguous."""
-    return x.movedim(1, -1).is_contiguous() and not x.is_contiguous()
+    return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -254,7 +254,9 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("dense", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr"),
         sample("dense_and_sum", wide, square, "silu", channels=32, padding=1, residual=False, last="xwr"),
         sample("pixels", (2, 3, 15, 12), (7, 7), "silu", channels=32, stride=2, padding=3, last="xw"),
-        sample("pixels_by_1", (2, 1, 8, 9), (3, 2), "relu", channels=16, padding=1, residual=True, last="xwr"),
+        sample("pixels_by_1", (2, 2, 8, 9), (3, 2), "relu", channels=16, padding=1, residual=True, last="xwr"),
+        sample("pixels_of_one_channel", (2, 1, 4, 4), (4, 4), "relu", channels=16),
+        sample("pixels_far_apart", (1, 3, 8, 8), (2, 2), "relu", channels=8, padding=300, dilation=590, last="x"),
         sample(
             "pixels_and_sum", (2, 3, 9, 7), (3, 5), "gelu", channels=72, padding=[0, 1, 2, 3], residual=False, last="xr"
         ),

@@ -167,11 +167,11 @@ def test_channels_of_a_wider_tensor(library: Library) -> None:
     case = Case(2, 64, (9, 9), 64, (3, 3), padding=(1, 1), act="silu")
     _, weight, bias, _ = operands(case, torch.float16)
     wider = torch.randn(2, 9, 9, 96, dtype=torch.float16, device="cuda")
-    x = wider[..., 16:80].permute(0, 3, 1, 2)
+    tensors = wider[..., 16:80].permute(0, 3, 1, 2), weight, bias, None
     y = torch.full((2, 9, 9, 64), float("nan"), dtype=torch.float16, device="cuda")
-    reference = convolved(case, x.double(), weight.double(), bias.double(), None).permute(0, 2, 3, 1)
+    reference = convolved(case, *wide(tensors)).permute(0, 2, 3, 1)
     for choice in choices(library, 0):
-        library.run(problem_of(library, case, (x, weight, bias, None), y, pixel_stride=96), choice)
+        library.run(problem_of(library, case, tensors, y, pixel_stride=96), choice)
         torch.testing.assert_close(y.double(), reference, atol=5e-4, rtol=2**-10)
 
 

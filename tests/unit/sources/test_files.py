@@ -359,7 +359,7 @@ OWN = {
     "parity/child.py": "its own stdout and its log",
     "parity/process.py": "the log of its child",
     "processes/forked.py": "/dev/null",
-    "many/pool.py": "files of its own scratch folder, and bundles that it wrote",
+    "many/output.py": "its own lock, and rows and bundles that it wrote",
     "tritonserver/repository.py": "members of a bundle that `open_bundle` has measured",
     "serving/engine.py": "members of a bundle that `open_bundle` has measured",
 }
