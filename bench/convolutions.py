@@ -1,6 +1,6 @@
 """Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile, in f16.
 
-    python bench/convolutions.py bench/results/h100_conv_act.json
+    python bench/convolutions.py bench/results/h200_implicit_gemm.json
 
 `bare` is torch's convolution without a bias, with `torch.backends.cudnn.benchmark`: what no fusion can be faster than
 unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each. All tensors are channels last

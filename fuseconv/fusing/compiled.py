@@ -62,9 +62,6 @@ def compiled_graphs(forget: bool = False) -> tuple[CompiledGraph, ...]:
     Returns:
         One record per graph, with its plan.
 
-    Raises:
-        Nothing.
-
     Examples:
         >>> layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
         >>> compiled = torch.compile(layers, backend=fuseconv.dynamo_backend, options={"inner": "eager"})

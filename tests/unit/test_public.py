@@ -30,12 +30,14 @@ FUNCTIONS = [
     fuseconv.load,
     fuseconv.fuse,
     fuseconv.tune,
-    fuseconv.compiled_graphs,
 ]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
     fuseconv: sorted(
-        [*(function.__name__ for function in FUNCTIONS), "__version__", "dynamo_backend", "errors", "nn", "ops", "ray"]
+        [
+            *(function.__name__ for function in FUNCTIONS),
+            *("__version__", "compiled_graphs", "dynamo_backend", "errors", "nn", "ops", "ray"),
+        ]
     ),
     errors: [
         "ContractError",
@@ -167,7 +169,7 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(model, "mlp.pt")
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
     # What convert writes, verify, load and the predictor read.
-    run_examples(*FUNCTIONS, fuseconv.dynamo_backend, ray.Predictor)
+    run_examples(*FUNCTIONS, fuseconv.dynamo_backend, fuseconv.compiled_graphs, ray.Predictor)
 
 
 @pytest.mark.parametrize("name", nn.__all__)
