@@ -57,7 +57,6 @@ def test_each_bundle_is_made_once_while_a_worker_a_node_and_the_command_end(tmp_
     assert (found["bundles"], found["made_twice"]) == (MODELS, 0)
     assert found["kept"] >= found["made"][0] >= MODELS * 2 // 5  # one may be finished while the command is interrupted
     assert found["kept"] + found["made"][1] == MODELS
-    assert found["attempts"] >= MODELS  # a node may end between two conversions; rows do not count an earlier command's
     assert found["nodes"] >= 2
     assert found["left_after_interrupt"] == 0
     assert found["hidden"] == ["lock"]
