@@ -20,6 +20,7 @@ from fuseconv.capture.deferred import export_proving
 from fuseconv.capture.drawn import with_taken_ranges
 from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
+from fuseconv.capture.placement import place
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
 from fuseconv.capture.state import check_state
@@ -42,8 +43,12 @@ from fuseconv.sources import Subject
 from fuseconv.sources.flat import flatten
 
 
-def capture(subject: Subject) -> Program:
+def capture(subject: Subject, device: str = "cpu") -> Program:
     """Captures a subject as a program with dynamic dims, and checks that it computes the model's results.
+
+    Args:
+        subject: the model on the CPU, and its contract. An archive's tensors are moved to the device.
+        device: `cpu` or `cuda`, where the program is returned and the results are compared.
 
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
@@ -73,16 +78,21 @@ def capture(subject: Subject) -> Program:
     check_state(flat.exported, contract)
     kind: Kind = "archive" if subject.source == "pt2" else "module"
     original = Original(subject.original or subject.module, subject.call, kind)
-    contract = with_taken_ranges(original, contract, example_sizes(contract))
-    for suspect in suspects(flat.exported, contract):
-        if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
-            raise explain_suspect(suspect, subject, tensors, export)
-    hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
-    # Random examples are generated again, within the ranges of input values that the graph allows.
-    examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else subject.examples
-    flat.exported.example_inputs = (examples, {})
+    guards = suspects(flat.exported, contract)
+    if kind == "archive" and guards:
+        raise explain_suspect(guards[0], subject, tensors, export)
     _forget_addresses(flat.exported)
-    return Program(flat.exported, contract, examples, original)
+    program = place(Program(flat.exported, contract, subject.examples, original), device)
+    exported, original = program.exported, program.original or original
+    contract = with_taken_ranges(original, program.contract, example_sizes(contract))
+    for suspect in guards:
+        if not agrees(exported, contract, original, suspect.sizes):
+            raise explain_suspect(suspect, subject, tensors, export)
+    hold(exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
+    # Random examples are generated again, within the ranges of input values that the graph allows.
+    examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else program.examples
+    exported.example_inputs = (examples, {})
+    return replace(program, contract=contract, examples=examples)
 
 
 def _forget_addresses(exported: ExportedProgram) -> None:

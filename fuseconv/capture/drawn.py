@@ -82,8 +82,11 @@ def draw_taken(
 def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, int]) -> Contract:
     """Returns the contract with a range for integer inputs if the original model rejects the values 0 and 1.
 
-    The contract is returned unchanged if the original accepts its inputs, or rejects all ranges in `RANGES`.
+    The contract is returned unchanged if the original accepts its inputs, or rejects all ranges in `RANGES`. The
+    original is called only if there are integer inputs without a range.
     """
+    if not open_integers(contract):
+        return contract
     for one in (contract, *_narrower(contract, RANGES)):
         try:
             original(*draw(one, sizes, seed=0))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fuseconv import sources
 from fuseconv.capture.capture import capture
-from fuseconv.capture.placement import place
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.program.captured import Program
 from fuseconv.sources import Options, Subject
@@ -22,7 +21,7 @@ def silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progres
 def read_program(
     model: str | Path, options: Options | None = None, progress: Progress = silent
 ) -> tuple[Subject, Program]:
-    """Reads a model on the CPU, captures its graph, and moves the graph to the device that the options name.
+    """Reads a model on the CPU, and captures its graph on the device that the options name.
 
     Raises:
         FuseconvError: see `sources.read` and `capture.capture`.
@@ -32,4 +31,4 @@ def read_program(
     with progress("read"):
         subject = sources.read(model, options=replace(options, device="cpu"))
     with progress("capture"):
-        return subject, place(capture(subject), options.device)
+        return subject, capture(subject, options.device)
