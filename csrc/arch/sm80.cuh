@@ -38,6 +38,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t row) {
                : "memory");
 }
 
+// Loads two matrices. Lanes 0 to 15 pass the addresses of the rows.
+__device__ __forceinline__ void load_matrices(uint32_t (&d)[2], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(d[0]), "=r"(d[1])
+               : "r"(row)
+               : "memory");
+}
+
 // d[16, 8] += a[16, 16] b[8, 16]^T with f32 accumulators.
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
   asm volatile(
@@ -54,6 +62,19 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d[16, 8] += a[16, 8] b[8, 8]^T with f32 accumulators.
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[2], uint32_t b, __half) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[2], uint32_t b, __nv_bfloat16) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
 }  // namespace fuseconv::arch::sm80

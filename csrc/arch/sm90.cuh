@@ -160,6 +160,25 @@ __device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map,
       : "memory");
 }
 
+// Loads the same channels of all pixels of a box of images. `first` is the first pixel.
+__device__ __forceinline__ void load_images(uint32_t to, const CUtensorMap& map, int channel, Pixel first,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image), "r"(barrier)
+      : "memory");
+}
+
+// Stores a box of images. Pixels and channels that the images do not have are not written.
+__device__ __forceinline__ void store_images(const CUtensorMap& map, uint32_t from, int channel, Pixel first) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image)
+      : "memory");
+}
+
 __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\ncp.async.bulk.commit_group;" ::"l"(

@@ -59,7 +59,7 @@ void encode(const Encode& call) {
 CUtensorMap tiled_map(Element element, const void* data, std::span<const cuuint64_t> sizes,
                       std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  constexpr cuuint32_t kSteps[] = {1, 1, 1};
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
   CUtensorMap map;
   encode([&] {
     return encoder(&map, type_of(element), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
@@ -112,6 +112,20 @@ CUtensorMap pixel_map(Element element, const void* data, int64_t images, const W
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   });
   return map;
+}
+
+CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)[4], const int (&box)[4]) {
+  cuuint64_t lengths[4], strides[3];
+  cuuint32_t boxes[4];
+  cuuint64_t stride = size_of(element);
+  for (int dim = 0; dim < 4; ++dim) {
+    lengths[dim] = static_cast<cuuint64_t>(sizes[3 - dim]);
+    boxes[dim] = static_cast<cuuint32_t>(box[3 - dim]);
+    if (dim < 3) {
+      strides[dim] = stride *= lengths[dim];
+    }
+  }
+  return tiled_map(element, data, lengths, strides, boxes);
 }
 
 bool can_gather(const Windows& w) {

@@ -25,6 +25,10 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& windows, int pixels,
                       int channels);
 
+// Returns a map of dense images, whose `sizes` are [images, height, width, channels], and so are those of a box, with
+// 64 or 128 bytes of channels. Pixels and channels outside the images are read as zeros and not written.
+CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)[4], const int (&box)[4]);
+
 // Returns whether TMA can gather these windows: it stores the margins of the images, and the positions in a window, in
 // few bits.
 bool can_gather(const Windows& windows);

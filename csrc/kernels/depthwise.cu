@@ -4,7 +4,7 @@
 // A block copies the positions of x that it needs into shared memory, with zeros for the padding. A thread then
 // computes kRows x kColumns positions of two channels: it reads each input row beneath these positions once, widens the
 // row to f32, and adds its products to every row of the result that needs them. The threads of a warp are neighbors
-// along the channels. Sums are in f32.
+// along the channels. Sums are in f32. On Hopper, 16-bit images have another kernel (depthwise_sm90.cuh).
 #include "kernels/depthwise.h"
 
 #include <algorithm>
@@ -99,10 +99,8 @@ __device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kC
   });
 }
 
-// A block has kLanes threads along the channels and p.rows x p.columns tiles. The dims of the grid are the blocks of an
-// image, the blocks along the channels, and the images.
 template <class T, int kKernel, int kStride>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const Problem p) {
+__device__ __forceinline__ void compute(const Problem& p) {
   constexpr int kTaps = kKernel * kKernel;
   constexpr int kInputColumns = inputs_of(kColumns, kKernel, kStride);
   constexpr int kChannels = kLanes * kPair;
@@ -181,6 +179,18 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const P
     }
   }
   finish<T>(p, sums, row, column, channel);
+}
+
+// A block has kLanes threads along the channels and p.rows x p.columns tiles. The dims of the grid are the blocks of an
+// image, the blocks along the channels, and the images.
+template <class T, int kKernel, int kStride>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const Problem p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (sizeof(T) != 2)  // depthwise_sm90 computes these
+#endif
+  {
+    compute<T, kKernel, kStride>(p);
+  }
 }
 
 int quotient_up(int64_t count, int64_t each) { return static_cast<int>((count + each - 1) / each); }
@@ -277,6 +287,9 @@ bool depthwise(CudaHost& host, const Convolution& c) {
       (c.residual && !is_dense_and_aligned(*c.residual)) || (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) ||
       !is_in_range(c.y)) {
     return false;
+  }
+  if (depthwise_sm90(host, c)) {
+    return true;
   }
   dispatch(c.y.dtype, [&]<class T>(T) {
     if constexpr (sizeof(T) < 8) {

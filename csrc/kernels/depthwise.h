@@ -11,4 +11,8 @@ namespace fuseconv::cuda {
 // and f32, and channels that fill aligned vectors of 16 bytes.
 bool depthwise(CudaHost& host, const Convolution& convolution);
 
+// Does the same with Hopper's instructions, for a convolution that `depthwise` supports. Returns false, without any
+// effect, in f32 and on other GPUs.
+bool depthwise_sm90(CudaHost& host, const Convolution& convolution);
+
 }  // namespace fuseconv::cuda
