@@ -111,7 +111,8 @@ def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
     """Returns whether the ops that a rule inserts contain the whole pattern. The pattern may end at any inserted op."""
-    made = {name: call for names, call in _made(rule) for name in names}
+    made: dict[str, Call | None] = {name: None for line in rule.replacement if line.constant for name in line.targets}
+    made |= {name: call for names, call in _made(rule) for name in names}
     for _, call in _made(rule):
         bound: dict[str, Term] = {}
         used: list[Call] = []
@@ -121,8 +122,10 @@ def _contains(rule: Rule, pattern: Pattern) -> bool:
 
 
 def _fits(
-    pattern: Pattern, number: int, call: Call, made: Mapping[str, Call], bound: dict[str, Term], used: list[Call]
+    pattern: Pattern, number: int, call: Call, made: Mapping[str, Call | None], bound: dict[str, Term], used: list[Call]
 ) -> bool:
+    """Returns whether a line of a pattern may match a call. `made` maps the names that the rule binds to their calls,
+    or to None for a value that is computed at conversion."""
     line = pattern.lines[number]
     op = find_op(call.op)
     if line.op is PRODUCT:
@@ -144,7 +147,7 @@ def _term_fits(
     pattern: Pattern,
     term: Expected,
     actual: Expected,
-    made: Mapping[str, Call],
+    made: Mapping[str, Call | None],
     bound: dict[str, Term],
     used: list[Call],
 ) -> bool:
@@ -155,6 +158,8 @@ def _term_fits(
         if isinstance(actual, Default):
             actual = Literal(actual.value) if isinstance(actual.value, bool | int | float | str | None) else Name("_")
         return term.id == "_" or bound.setdefault(term.id, actual) == actual
+    if isinstance(term, Literal) and isinstance(actual, Name) and actual.id in made:
+        return False  # a result of an op is a tensor, and no literal
     if isinstance(actual, Name | Apply) or isinstance(term, Items) or isinstance(actual, Items):
         return True
     return bool(_value(term) == _value(actual))

@@ -30,17 +30,23 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 def prepared(exported: ExportedProgram) -> ExportedProgram:
     """Returns a copy of the program with the changes that the exporter requires, or the program if none are required.
 
-    A number becomes a constant tensor where the op's schema declares a tensor. A 16-bit output is cloned: the exporter
-    computes some ops in float32 and converts their results back for other nodes, but not for outputs of the program.
+    A number becomes a constant tensor where the op's schema declares a tensor. Integer bounds of a floating clamp become
+    floats: the exporter's type promotion makes tensors of them, and then fails if the other bound is a float. A 16-bit
+    output is cloned: the exporter computes some ops in float32 and converts their results back for other nodes, but not
+    for outputs of the program.
     """
     numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
+    bounded = [node for node in exported.graph.nodes if _has_integer_bounds(node)]
     returned: Any = exported.graph.output_node().args[0]
-    if not numbers and not any(_is_half(node) for node in returned):
+    if not numbers and not bounded and not any(_is_half(node) for node in returned):
         return exported
     graph = copied(exported.graph)
     nodes = {node.name: node for node in graph.nodes}
     for node, name in numbers:
         _write_as_tensor(graph, nodes[node.name], name)
+    for node in bounded:
+        copy = nodes[node.name]
+        copy.args = (copy.args[0], *(float(bound) if isinstance(bound, int) else bound for bound in copy.args[1:]))
     _copy_halves(graph.output_node())
     return with_graph(exported, graph)
 
@@ -105,6 +111,12 @@ def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
         node.update_kwarg(name, constant)
     else:
         node.update_arg(names.index(name), constant)
+
+
+def _has_integer_bounds(node: Node) -> bool:
+    if node.target is not torch.ops.aten.clamp.default or not node.meta["val"].dtype.is_floating_point:
+        return False
+    return any(isinstance(bound, int) for bound in node.args[1:])
 
 
 def _is_half(node: Any) -> bool:

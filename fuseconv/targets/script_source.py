@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node, map_arg
 
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.nodes import arguments
 from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import negative_zero
 from fuseconv.targets.in_place import in_place
@@ -79,6 +80,7 @@ _SIZES: Mapping[Any, str] = {
 _ONE_AXIS: Mapping[Any, Any] = {
     torch.ops.aten.upsample_nearest1d.vec: torch.ops.aten.upsample_nearest1d.default,
     torch.ops.aten._upsample_nearest_exact1d.vec: torch.ops.aten._upsample_nearest_exact1d.default,
+    torch.ops.aten.upsample_linear1d.vec: torch.ops.aten.upsample_linear1d.default,
 }
 """Maps each 1D interpolation with scale factors to the overload that is called if an output size is given instead."""
 
@@ -242,7 +244,7 @@ class _Printer:
 
     def overload(self, node: Node, target: torch._ops.OpOverload) -> None:
         """Prints a call of an op, with each argument in the type that the schema declares."""
-        if target in _ONE_AXIS and node.args[2] is None:
+        if target in _ONE_AXIS and arguments(node)["scale_factors"] is None:
             target = _ONE_AXIS[target]  # the overload that the compiler selects
         schema = target._schema
         is_spelled = not self.spelled.isdisjoint((node.name, f"{node.name}_0"))

@@ -68,6 +68,30 @@ class Residual(nn.Module):
         return x + h if self.residual_first else h + x
 
 
+class Frozen(nn.Module):
+    """A batch norm as detection models freeze it: its statistics and factors are buffers, its ops a product and a sum."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "mean", "var"):
+            self.register_buffer(name, torch.empty(channels).uniform_(0.5, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, mean, var = (
+            self.get_buffer(name).reshape(1, -1, 1, 1) for name in ("weight", "bias", "mean", "var")
+        )
+        scale = weight * (var + 1e-5).rsqrt()
+        return x * scale + (bias - mean * scale)
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose weight is standardized in each call, as in BiT."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        var, mean = torch.var_mean(self.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
+        return F.conv2d(x, (self.weight - mean) / torch.sqrt(var + 1e-10), self.bias)
+
+
 def norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
     """Gives a batch norm statistics and factors that are not those it starts with."""
     for tensor in (*module.parameters(), module.get_buffer("running_mean"), module.get_buffer("running_var")):
@@ -80,6 +104,7 @@ def image(channels: int = 6) -> Tensor:
 
 
 MLP = "fuseconv.mlp.default"
+CONV = ["aten.conv2d.default"]
 MUL_ADD = "fuseconv.mul_add.default"
 PERMUTE = "aten.permute.default"
 BLOCK = ["aten.conv2d.default", PERMUTE, PERMUTE, "fuseconv.linear_act.default", PERMUTE]
@@ -108,6 +133,44 @@ TABLE = {
         image(),
         [MUL_ADD, "aten.conv2d.default"],
     ),
+    "batch norm before a conv": (
+        lambda: nn.Sequential(norm(nn.BatchNorm2d(6)), nn.Conv2d(6, 4, 3, stride=2)),
+        image(),
+        ["aten.conv2d.default"],
+    ),
+    "batch norm before a conv without bias": (
+        lambda: nn.Sequential(norm(nn.BatchNorm1d(6)), nn.Conv1d(6, 4, 1, bias=False)),
+        torch.randn(2, 6, 9),
+        ["aten.conv1d.default"],
+    ),
+    "batch norm before a grouped conv": (
+        lambda: nn.Sequential(norm(nn.BatchNorm2d(6)), nn.Conv2d(6, 4, 3, groups=2)),
+        image(),
+        [MUL_ADD, "aten.conv2d.default"],
+    ),
+    "batch norm after a transposed conv": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(6, 4, 3, 2, 1, 1, bias=False), norm(nn.BatchNorm2d(4))),
+        image(),
+        ["aten.conv_transpose2d.input"],
+    ),
+    "batch norm after a transposed conv of sequences": (
+        lambda: nn.Sequential(nn.ConvTranspose1d(6, 4, 3, dilation=2), norm(nn.BatchNorm1d(4))),
+        torch.randn(2, 6, 9),
+        ["aten.conv_transpose1d.default"],
+    ),
+    "batch norm after a grouped transposed conv": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(6, 4, 2, 2, groups=2), norm(nn.BatchNorm2d(4))),
+        image(),
+        ["aten.conv_transpose2d.input", MUL_ADD],
+    ),
+    "batch norm without weight": (
+        lambda: nn.Sequential(nn.Conv2d(6, 4, 3), norm(nn.BatchNorm2d(4, affine=False))),
+        image(),
+        ["aten.conv2d.default"],
+    ),
+    "a frozen batch norm": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3, bias=False), Frozen(4)), image(), CONV),
+    "a frozen batch norm after a bias": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3), Frozen(4)), image(), CONV),
+    "weight standardization": (lambda: Standardized(6, 4, 3), image(), CONV),
     "batch norm between linears": (
         lambda: nn.Sequential(nn.Linear(6, 300), norm(nn.BatchNorm1d(300)), nn.Linear(300, 4)),
         torch.randn(5, 6),

@@ -96,7 +96,7 @@ ELEMENTWISE = Table(
         "threshold": lambda x: (F.threshold(x, 0.3, -2.0), F.threshold(x, -0.3, 5.0)),
         "hard": lambda x: (F.hardsigmoid(x * 4), F.hardswish(x * 4), F.hardtanh(x * 3), F.hardtanh(x, -0.2, 0.7)),
         "silu": lambda x: (F.silu(x), F.silu(x * 50), F.mish(x), F.mish(x * 50), F.softsign(x)),
-        "clamp": lambda x: (x.clamp(-0.5, 0.7), x.clamp(min=0.1), x.clamp(max=0.1), x.clamp(1, -1), x.clamp_min(0), x.clamp_max(0)),
+        "clamp": lambda x: (x.clamp(-0.5, 0.7), x.clamp(min=0.1), x.clamp(max=0.1), x.clamp(1, -1), x.clamp(0, 0.5), x.clamp(min=-0.5, max=1), x.clamp_min(0), x.clamp_max(0)),
         "clamp by tensors": lambda x: (x.clamp(x.flip(1), x.flip(2)), x.clamp(min=weight(8)), x.clamp(max=weight(6, 1))),
         "clamp of integers": lambda x: ((x * 5).long().clamp(-3, 4), (x * 5).int().clamp(min=0), (x * 5).long().clamp(max=2)),
         "rounding": lambda x: ((x * 2).round(), (x * 5).floor().div(2).round(), x.round(decimals=1), x.floor(), x.ceil(), x.trunc(), x.frac()),

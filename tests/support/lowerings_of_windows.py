@@ -57,6 +57,10 @@ CONVOLUTIONS_1D = Table(
         "adaptive_avg_pool1d uneven": lambda x: F.adaptive_avg_pool1d(x, 5),
         "adaptive_max_pool1d": lambda x: (F.adaptive_max_pool1d(x, 1), F.adaptive_max_pool1d(x, 4)),
         "interpolate linear": lambda x: F.interpolate(x, scale_factor=1.5, mode="linear"),
+        "interpolate linear to a size": lambda x: (
+            F.interpolate(x, size=7, mode="linear"),
+            F.interpolate(x, size=[7], mode="linear", align_corners=True),
+        ),
         "interpolate nearest": lambda x: F.interpolate(x, size=7),
         "interpolate nearest-exact": lambda x: F.interpolate(x, size=7, mode="nearest-exact"),
         "pad constant": lambda x: (F.pad(x, (1, 2)), F.pad(x, (1, 2), value=-1.5), F.pad(x, (-1, -2))),
