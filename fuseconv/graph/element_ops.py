@@ -96,7 +96,8 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
         operands = [given["self"], given["other"]]
         dtype = torch.result_type(*(_kind(operand) for operand in operands))
         left, right = (reader.compared(operand, dtype, node) for operand in operands)
-        difference = lifted(left, right, lambda a, b: a - b)
+        # Equal numbers first: the difference of two infinities is NaN.
+        difference = lifted(left, right, lambda a, b: sympy.Integer(0) if a == b else a - b)
         parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
         # The difference of the two sides must be an integer formula or a number. Only the sign of a number matters.
         whole = [sympy.sign(part) if part.is_number else part for part in parts]
@@ -207,10 +208,24 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     truth, one, other = truth_of(reader.read(condition)), reader.read(yes), reader.read(no)
     if node.meta["val"].dtype == torch.bool:
         return Either(Both(truth, truth_of(one)), Both(negated(truth), truth_of(other)))
-    numbers = [value_of(one), value_of(other)]
-    if any(isinstance(number, Choice) for number in numbers):
-        raise UnknownError("a selection between selections")
-    return Choice(truth, *numbers)
+    return Choice(truth, _where(reader, truth, one, node), _where(reader, negated(truth), other, node))
+
+
+def _where(reader: Reader, truth: Truth, formula: Formula, node: Node) -> sympy.Expr:
+    """Returns the number that a formula gives wherever a condition holds.
+
+    Raises:
+        UnknownError: the formula is a selection by another condition.
+    """
+    value = value_of(formula)
+    if not isinstance(value, Choice):
+        return value
+    known = reader.decide(truth, node)
+    if reader.decide(value.condition, node) == known:
+        return value.yes
+    if reader.decide(negated(value.condition), node) == known:
+        return value.no
+    raise UnknownError(f"{node.name}, a selection between selections")
 
 
 def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
@@ -246,6 +261,14 @@ def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     return value * (axis(rank - given["dim"] % rank) + 1)
 
 
+def _joined(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """Returns the formula of tensors that are concatenated, if all but one of them are empty, as without a cache."""
+    filled = [one for one in given["tensors"] if 0 not in shape_of(one)]
+    if len(filled) != 1:
+        raise UnknownError(f"{node.name}, which concatenates several tensors")
+    return reader.read(filled[0])
+
+
 def _triangle(upper: bool) -> OpRule:
     def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
         beyond = axis(1) - axis(2) - number(given["diagonal"])
@@ -261,7 +284,34 @@ def _triangle(upper: bool) -> OpRule:
     return rule
 
 
+def is_false_in_every_row(reader: Reader, node: Node) -> bool:
+    """Returns whether every row (last axis) of a bool tensor provably contains a False element.
+
+    Only the first, the last and, if the last two axes are equal in size, the diagonal element of each row are examined.
+
+    Raises:
+        UnknownError: the elements of the tensor have no formula.
+    """
+    truth, sizes = truth_of(reader.read(node)), shape_of(node)
+    own = [axis(2)] if sizes[-1:] == sizes[-2:-1] else []
+    places = (sympy.Integer(0), sizes[-1] - 1, *own)
+    rows = (truth_of(substituted(truth, {axis(1): place})) for place in places)
+    return any(reader.decide(row, node) is False for row in rows)
+
+
+def _all(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """Returns False for rows that each contain a False element, as the hidden keys of a query do if it sees a key."""
+    source, dim = given["self"], given.get("dim")
+    rank = source.meta["val"].dim()
+    if not isinstance(dim, int) or not rank or dim % rank != rank - 1 or source.meta["val"].dtype != torch.bool:
+        raise UnknownError(f"{node.name}, which does not combine the last axis of a bool tensor")
+    if not is_false_in_every_row(reader, source):
+        raise UnknownError(f"{node.name}, of rows that may all be true")
+    return False
+
+
 _RULES: Mapping[str, OpRule] = {
+    "all": _all,
     "arange": _arange,
     **dict.fromkeys(("full", "new_full", "full_like"), _filled(None)),
     **dict.fromkeys(("ones", "new_ones", "ones_like"), _filled(1)),
@@ -284,6 +334,7 @@ _RULES: Mapping[str, OpRule] = {
     "permute": _permuted(lambda given, _: given["dims"]),
     "slice": _sliced,
     "index": _gathered,
+    **dict.fromkeys(("cat", "hstack"), _joined),
     **dict.fromkeys(("where", "masked_fill"), _chosen),
     "diff": _difference,
     "cumsum": _summed,

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.graph.element_ops import rule_of, shape_of
+from fuseconv.graph.element_ops import is_false_in_every_row, rule_of, shape_of
 from fuseconv.graph.exact import bounds, held
 from fuseconv.graph.formula import (
     AtLeastZero,
@@ -85,12 +85,7 @@ def leaves_some(
     tensor = constant(node)
     if tensor is not None:
         return not bool(tensor.bool().all(-1).any())
-    reader = _Reader(ranges, constant, is_written)
-    truth, sizes = truth_of(reader.read(node)), shape_of(node)
-    own = [axis(2)] if sizes[-1:] == sizes[-2:-1] else []
-    places = (sympy.Integer(0), sizes[-1] - 1, *own)
-    rows = (truth_of(substituted(truth, {axis(1): place})) for place in places)
-    return any(reader.decide(row, node) is False for row in rows)
+    return is_false_in_every_row(_Reader(ranges, constant, is_written), node)
 
 
 class _Reader:

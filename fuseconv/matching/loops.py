@@ -124,8 +124,10 @@ def _contains(rule: Rule, pattern: Pattern) -> bool:
 def _fits(
     pattern: Pattern, number: int, call: Call, made: Mapping[str, Call | None], bound: dict[str, Term], used: list[Call]
 ) -> bool:
-    """Returns whether a line of a pattern may match a call. `made` maps the names that the rule binds to their calls,
-    or to None for a value that is computed at conversion."""
+    """Returns whether a line of a pattern may match a call.
+
+    `made` maps the names that the rule binds to their calls, or to None for a value that is computed at conversion.
+    """
     line = pattern.lines[number]
     op = find_op(call.op)
     if line.op is PRODUCT:

@@ -175,6 +175,10 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
                 raise NamesError(pointer, *_unbound(name, values, captures))
             used.add(name)
         _check_functions(line.value, pointer)
+        for call in applications_of(line.value):
+            if late := next((name for name in names_of(call) if name in made), None):
+                what = f"{call.function} cannot use {late}, which a line of `replace` computes"
+                raise NamesError(pointer, what, "use a value of the match", call.column)
         for name in line.targets:
             if name in made or name in captures:
                 raise NamesError(pointer, f"{name} is bound twice", "give each value its own name")

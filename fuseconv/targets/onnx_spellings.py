@@ -30,10 +30,10 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 def prepared(exported: ExportedProgram) -> ExportedProgram:
     """Returns a copy of the program with the changes that the exporter requires, or the program if none are required.
 
-    A number becomes a constant tensor where the op's schema declares a tensor. Integer bounds of a floating clamp become
-    floats: the exporter's type promotion makes tensors of them, and then fails if the other bound is a float. A 16-bit
-    output is cloned: the exporter computes some ops in float32 and converts their results back for other nodes, but not
-    for outputs of the program.
+    A number becomes a constant tensor where the op's schema declares a tensor. Integer bounds of a floating clamp are
+    written as floats: the exporter's type promotion fails if only one of the bounds is an integer. A 16-bit output is
+    cloned: the exporter computes some ops in float32 and converts their results back for other nodes, but not for
+    outputs of the program.
     """
     numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
     bounded = [node for node in exported.graph.nodes if _has_integer_bounds(node)]

@@ -209,6 +209,33 @@ def test_rows_that_are_all_hidden_stay_as_they_are(
     assert is_one_op(result), called(result)
 
 
+def filled_twice(size: int) -> Tensor:
+    kept = (torch.triu(torch.ones(size, size)) == 1).transpose(0, 1)
+    return kept.float().masked_fill(kept == 0, -math.inf).masked_fill(kept == 1, 0.0)
+
+
+CAUSAL = {
+    "-inf above the diagonal": lambda size: torch.full((size, size), -math.inf).triu(1),
+    "after an empty cache": lambda size: torch.hstack(
+        [torch.zeros(size, 0), torch.full((size, size), -math.inf).triu(1)]
+    ),
+    "zeros filled": lambda size: torch.zeros(size, size).masked_fill(torch.ones(size, size).triu(1).bool(), -math.inf),
+    "filled twice": filled_twice,
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_mask_of_any_length_is_not_computed(name: str, default_rules: tuple[Rule, ...]) -> None:
+    """No query is without a key, for every length: nothing has to be filled with NaN, and no mask remains."""
+
+    def function(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * SCALE + CAUSAL[name](q.shape[-2])).softmax(-1) @ v
+
+    program = captured(function, heads(), tuple({2: LENGTH} for _ in range(3)))
+    result, _ = fused(program, default_rules, heads(length=3, seed=5))
+    assert called(result) == [SDPA]
+
+
 def swin(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = q @ k.mT * SCALE + m.table
     return (s.view(-1, 3, HEADS, 7, 7) + m.windows[:, None]).view(-1, HEADS, 7, 7).softmax(-1) @ v

@@ -69,7 +69,7 @@ class Residual(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A batch norm as detection models freeze it: its statistics and factors are buffers, its ops a product and a sum."""
+    """A batch norm as detection models freeze it: its statistics and factors are buffers of a product and a sum."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -84,6 +84,11 @@ BAD_FILES = {
         "(/rules/0/match/2)",
     ),
     "reads_inside": (file_with(replace=["y = aten.gelu.default(h)"]), "inside the match", "(/rules/0/replace/0)"),
+    "function_of_a_new_value": (
+        file_with(replace=["h: constant = aten.relu.default(w)", "y = aten.view.default(x, [size(h, 0)])"]),
+        "size cannot use h",
+        "(/rules/0/replace/1)",
+    ),
     "unconnected": (file_with(match=[*MATCH, "_ = aten.relu.default(q)"]), "shares no value", "(/rules/0/match/"),
     "rest_in_replace": (
         file_with(replace=["y = aten.gelu.default(x, ...)"]),

@@ -107,10 +107,9 @@ LAYER_NORM = {
     "d*d": lambda m, x: (d := x - mean(x)) / torch.sqrt(mean(d * d) + 1e-5) * m.g + m.e,
     "rsqrt": lambda m, x: m.g * ((d := x - mean(x)) * torch.rsqrt(mean(d**2) + 1e-5)) + m.e,
     "var": lambda m, x: (x - mean(x)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * m.g + m.e,
-    "var_mean": lambda m, x: (x - (both := torch.var_mean(x, -1, unbiased=False, keepdim=True))[1])
-    * torch.rsqrt(both[0] + 1e-5)
-    * m.g
-    + m.e,
+    "var_mean": lambda m, x: (
+        (x - (both := torch.var_mean(x, -1, unbiased=False, keepdim=True))[1]) * torch.rsqrt(both[0] + 1e-5) * m.g + m.e
+    ),
     "std": lambda m, x: m.e + (x - mean(x)) * (1 / (mean((x - mean(x)) * (x - mean(x))) + 1e-5).sqrt()) * m.g,
     "square": lambda m, x: (d := x - mean(x)) * torch.rsqrt(mean(d.square()) + 1e-5) * m.g + m.e,
     "sum / n": lambda m, x: (d := x - x.sum(-1, True) / 8) / ((d * d).sum(-1, True) / 8 + 1e-5) ** 0.5 * m.g + m.e,

@@ -44,6 +44,17 @@ def gathered(n: int) -> Tensor:
     return position[batch, key] <= position[batch, query]
 
 
+def filled_twice(n: int) -> Tensor:
+    """The mask of PyTorch's tutorials on transformers."""
+    kept = (torch.triu(torch.ones(n, n)) == 1).transpose(0, 1)
+    return kept.float().masked_fill(kept == 0, -torch.inf).masked_fill(kept == 1, 0.0)
+
+
+def added(n: int, diagonal: int = 1) -> Tensor:
+    """The mask of Meta's Llama."""
+    return torch.full((n, n), -torch.inf).triu(diagonal)
+
+
 MASKS: dict[str, tuple[Callable[[int], Tensor], str | None]] = {
     "ones": (lambda n: torch.ones(n, n, dtype=torch.bool), "hides_nothing"),
     "never negative": (lambda n: (columns(n) >= 0).expand(n, n), "hides_nothing"),
@@ -58,7 +69,11 @@ MASKS: dict[str, tuple[Callable[[int], Tensor], str | None]] = {
     "gathered": (gathered, "hides_the_future"),
     "causal and packed": (lambda n: packed(n) & (columns(n) <= rows(n)), "hides_the_future"),
     "causal of n - 1": (lambda n: columns(n) + 1 <= rows(n) + 1, "hides_the_future"),
-    "minus infinity": (lambda n: torch.full((n, n), -torch.inf).triu(1), "hides_the_future"),
+    "minus infinity": (added, "hides_the_future"),
+    "after no columns": (lambda n: torch.hstack([torch.zeros(n, 0), added(n)]), "hides_the_future"),
+    "after nothing": (lambda n: torch.cat([torch.zeros(0), added(n), torch.zeros(n, 0)], -1), "hides_the_future"),
+    "filled twice": (filled_twice, "hides_the_future"),
+    "minus infinity, compared": (lambda n: added(n) != -torch.inf, "hides_the_future"),
     "where": (lambda n: torch.where(columns(n) <= rows(n), 0.0, -1e9), "hides_the_future"),
     "filled": (lambda n: torch.zeros(n, n).masked_fill(columns(n) > rows(n), -(2.0**100)), "hides_the_future"),
     "strictly before": (lambda n: columns(n) < rows(n), None),
@@ -142,6 +157,32 @@ def test_a_mask_of_an_input_is_not_proved(of_input: Callable[[Tensor], Tensor]) 
     workspace = Workspace(program.exported)
     with pytest.raises(Refused, match="a formula of indices and sizes"):
         workspace.formula(result(workspace, 0))
+
+
+ROWS: dict[str, tuple[Callable[[int], Tensor], bool]] = {
+    # name: (whether all keys of a query are hidden, and whether this is provably never the case)
+    "causal": (lambda n: (added(n) == -torch.inf).all(-1), True),
+    "an axis kept": (lambda n: (added(n) == -torch.inf).all(1, keepdim=True), True),
+    "window": (lambda n: ~((columns(n) <= rows(n)) & (columns(n) > rows(n) - 3)).all(-1), False),
+    "beyond a window": (lambda n: ((columns(n) > rows(n)) | (columns(n) <= rows(n) - 3)).all(-1), True),
+    "the first query sees no key": (lambda n: (added(n, 0) == -torch.inf).all(-1), False),
+    "all queries of a key": (lambda n: (added(n) == -torch.inf).all(0), False),
+    "all": (lambda n: (added(n) == -torch.inf).all(), False),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_which_one_key_is_seen(name: str) -> None:
+    function, never = ROWS[name]
+    n = torch.export.Dim("n", min=2, max=64)
+    module = Function(lambda _, x: (x, function(x.shape[0])))
+    workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n, 1: n},)).exported)
+    node = result(workspace, 1)
+    if never:
+        FUNCTIONS["is_never_true"].run(workspace, node)
+        return
+    with pytest.raises(Refused):
+        FUNCTIONS["is_never_true"].run(workspace, node)
 
 
 I8, U8, I16, F16, BF16, F32 = torch.int8, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.float32
