@@ -84,6 +84,17 @@ class Frozen(nn.Module):
         return x * scale + (bias - mean * scale)
 
 
+class Sum(nn.Module):
+    """Layers whose results are added by Python's sum, which begins with 0."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(sum(layer(x) for layer in self.layers))
+
+
 class Standardized(nn.Conv2d):
     """A convolution whose weight is standardized in each call, as in BiT."""
 
@@ -170,6 +181,22 @@ TABLE = {
     ),
     "a frozen batch norm": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3, bias=False), Frozen(4)), image(), CONV),
     "a frozen batch norm after a bias": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3), Frozen(4)), image(), CONV),
+    "a sum from zero": (
+        lambda: Sum(nn.Conv2d(6, 4, 3), nn.Conv2d(6, 4, 3)),
+        image(),
+        [*CONV, "fuseconv.conv_act.default"],
+    ),
+    "a sum of linears from zero": (
+        lambda: Sum(nn.Linear(6, 4), nn.Linear(6, 4)),
+        torch.randn(5, 6),
+        ["aten.linear.default", "fuseconv.linear_act.default"],
+    ),
+    "a sum of other values from zero": (
+        lambda: Sum(nn.Softplus(), nn.Softsign()),
+        torch.randn(5, 6),
+        ["aten.softplus.default", "aten.add.Tensor", "aten.abs.default", "aten.add.Tensor", "aten.div.Tensor"]
+        + ["aten.add.Tensor"],
+    ),
     "weight standardization": (lambda: Standardized(6, 4, 3), image(), CONV),
     "batch norm between linears": (
         lambda: nn.Sequential(nn.Linear(6, 300), norm(nn.BatchNorm1d(300)), nn.Linear(300, 4)),

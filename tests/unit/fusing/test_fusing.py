@@ -258,7 +258,7 @@ class Scaled(nn.Linear):
 # What a rule computes with in a conversion, and whether a model that learns is near enough for a reason.
 WEIGHTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "merge-linear-bias": (Attention, (2, 5, 8), True),
-    "linear-two-biases": (TwoBiases, (3, 8), True),
+    "linear-shift": (TwoBiases, (3, 8), True),
     "conv2d-batch-norm": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), (2, 3, 6, 6), True),
     "linear-batch-norm": (lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).eval(), (3, 8), True),
     "constants": (Scaled, (3, 8), False),
