@@ -25,6 +25,7 @@ from fuseconv.runtime.cuda_graphs import (
     ungraphed_reason,
 )
 from fuseconv.runtime.environment import check_environment, device_name, environment
+from fuseconv.runtime.failed_call import explain_call, message
 from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.runtime.state import OwnedState, StateRunner, next_state, zero_state
 from fuseconv.runtime.warm_up import warm_up
@@ -65,7 +66,7 @@ class Model:
             The output, or a named tuple if the model has several outputs.
 
         Raises:
-            ContractError: the inputs violate the contract.
+            ContractError: the inputs violate the contract, or the artifact failed and an index is out of range.
             UpstreamError: the artifact failed, for example because memory ran out, or a required capture in a CUDA
                 graph failed.
         """
@@ -108,11 +109,7 @@ class Model:
         except FuseconvError:
             raise
         except Exception as error:
-            raise UpstreamError(
-                f"the target {self.target} failed: {error}",
-                where=f"a call with {', '.join(f'{list(tensor.shape)}' for tensor in inputs)}",
-                fix="try another target, or smaller inputs if memory ran out",
-            ) from error
+            raise explain_call(error, self.target, self.contract, inputs) from error
         finally:
             torch._C._set_grad_enabled(grad)
 
@@ -248,7 +245,7 @@ def load_target(
         raise
     except Exception as error:
         raise UpstreamError(
-            f"the target {target} failed to load: {error}",
+            f"the target {target} failed to load: {message(error)}",
             where=str(folder),
             fix="convert the model on this machine",
         ) from error

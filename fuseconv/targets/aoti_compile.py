@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from pathlib import Path
@@ -22,6 +23,9 @@ _OUTSIDE = {
 """Inductor settings that make the compiler return the weights to the caller."""
 
 _COMMANDS = "\n// Compile cmd\n"
+
+_KEPT_ERROR, _PRINTED_ERROR = "g_aoti_last_error = e.what();", """std::cerr << "Error: " << e.what() << '\\n';"""
+"""The statements with which the interface of a package keeps an error for the caller, and prints it to stderr."""
 
 
 def main(source: str, package: str, device: str, bundle: str, *op_files: str) -> None:
@@ -74,10 +78,12 @@ def _settings() -> dict[str, Any]:
 def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
     """Writes a package. If there is a store, also writes the table of the package's weights next to the package."""
     import torch
+    from torch._inductor.codegen import cpp_wrapper_cpu
     from torch._inductor.package.package import package_aoti
 
     from fuseconv.weights.table import set_table
 
+    vars(cpp_wrapper_cpu)["open"] = _open
     assert exported.example_inputs is not None
     args, kwargs = exported.example_inputs
     module = exported.module(check_guards=False)
@@ -90,6 +96,18 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
     with tempfile.TemporaryDirectory() as folder:
         files: list[Any] = [_without_commands(Path(file), Path(folder)) for file in made if isinstance(file, str)]
         package_aoti(str(package), files)
+
+
+def _open(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Opens a file like the built-in function, but removes a statement from the source of a package's interface.
+
+    If a call of a package fails, its interface prints the error with a C++ backtrace to stderr, and also keeps the
+    error for the caller, who raises it. The statement that prints is removed only where the error is kept.
+    """
+    if Path(file).name != "interface.cpp":
+        return open(file, *args, **kwargs)  # noqa: PTH123 - a function that takes what `open` takes
+    text = Path(file).read_text()
+    return io.StringIO(text.replace(_PRINTED_ERROR, "") if _KEPT_ERROR in text else text)
 
 
 def _without_commands(file: Path, folder: Path) -> str:
