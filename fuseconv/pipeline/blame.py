@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -184,9 +185,11 @@ def _stored_program(folder: Path, manifest: Manifest, references: Sequence[Refer
     first = {name: stored.get(name, stored.get(one)) for name, one in tied.items()}
     weights = {name: tensor for name, tensor in first.items() if tensor is not None}
     if missing := [name for name in tied if name not in weights]:
+        original = (manifest.invocation.original(folder.parent) if manifest.invocation else None) or "MODEL"
+        command = f"fuseconv blame {shlex.quote(str(folder))} --against {original}"
         raise UnsupportedError(
             f"the bundle lacks the original's weight {missing[0]}, which the conversion merged or folded",
             where=str(folder),
-            fix="add --against MODEL",
+            fix=f"compare with the original model: {command}",
         )
     return Program(given(exported, weights), manifest.contract, references[0].case.inputs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,37 @@ def test_a_conversion_that_fails_says_what_is_to_blame(
     status, out, err = run(capsys, *given, "--no-blame")
     assert (status, out) == (1, "")
     assert not (tmp_path / "out").exists()
+
+
+class Projections(nn.Module):
+    """The projections of an attention, whose weights a conversion merges, so that the bundle lacks the originals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+
+
+def test_merged_weights_need_the_original_which_the_error_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a folder").mkdir()
+    model, bundle = tmp_path / "a folder" / "qkv.pt2", tmp_path / "a folder" / "qkv.fuseconv"
+    torch.export.save(torch.export.export(Projections().eval(), (torch.randn(2, 3, 8),)), model)
+    assert run(capsys, "convert", model, "--target", "export")[0] == 0
+    status, _, err = run(capsys, "blame", bundle)
+    assert status == 4
+    assert "which the conversion merged or folded" in err
+    (command,) = re.findall(r"fix: compare with the original model: (fuseconv blame .*)", err)
+    words = shlex.split(command)
+    assert words == ["fuseconv", "blame", str(bundle), "--against", str(model)]
+    assert run(capsys, *words[1:])[0] == 0
+    moved = model.rename(tmp_path / "moved.pt2")
+    assert "--against qkv.pt2\n" in run(capsys, "blame", bundle)[2]
+    assert run(capsys, "blame", bundle, "--against", moved)[0] == 0
 
 
 ERRORS: dict[str, tuple[list[str], int, str]] = {

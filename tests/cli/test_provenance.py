@@ -18,6 +18,7 @@ from support import warm_python
 
 from fuseconv import cli
 from fuseconv.bundle.files import MANIFEST, SIGNATURE
+from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.provenance.sbom import SBOM
 
@@ -100,3 +101,20 @@ def test_a_bundle_is_signed_verified_and_not_signed_after_a_swap(
     assert status == 3
     assert record["error"]["message"] == "the bundle is not signed: it contains no model.sig"
     assert f"fuseconv sign {bundle} --key KEY" in record["error"]["hint"]
+
+
+ORIGINALS: dict[str, tuple[list[str], str | None]] = {
+    "a state dict": (
+        ["convert", "m.pt", "--target", "aoti", "--model", "net.py:Net", "--trust", "pickle", "--trust", "code"],
+        "m.pt --model net.py:Net --trust pickle --trust code",
+    ),
+    "a name with a space": (["convert", "my model.pt2"], "'my model.pt2'"),
+    "a method": (["convert", "m.pt", "--method", "encode"], None),
+    "no model": (["demo"], None),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_the_record_names_the_original_and_how_to_read_it(name: str) -> None:
+    words, original = ORIGINALS[name]
+    assert Invocation(command=["fuseconv", *words]).original() == original
