@@ -83,11 +83,13 @@ def _absent(shown: Sequence[Described]) -> dict[str, str]:
     """Returns the missing parts of the report. Each entry names the bundles that lack the part, and how to add it."""
     absent = {
         "no graph before": ([one.name for one in shown if one.captured is None], "convert the model again"),
-        "no graph after": ([one.name for one in shown if one.fused is None], "convert also with the target export"),
+        "no graph after": ([one.name for one in shown if one.fused is None], "convert the model again"),
         "no times": ([one.name for one in shown if one.tuned is None], "convert with --tune quick"),
-        "no error growth": (
-            [one.name for one in shown if one.growth is None],
-            "fuseconv blame BUNDLE --against MODEL --json > blame.json, then --blame blame.json",
-        ),
     }
-    return {what: f"{', '.join(names)}: {fix}" for what, (names, fix) in absent.items() if names}
+    lacking = {what: f"{', '.join(names)}: {fix}" for what, (names, fix) in absent.items() if names}
+    for one in shown:
+        if one.growth is None:
+            command, file = one.measure
+            of = f" of {one.name}" if len(shown) > 1 else ""
+            lacking[f"no error growth{of}"] = f"{command}, then --blame {file}"
+    return lacking

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +38,32 @@ _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _VALUES = ("as_tensor", "as_tensors", "as_optional_tensors", "as_nested_tensors")
 
 
+@dataclass(frozen=True)
+class Named:
+    """A graph with the names of its values, by which the steps of a plan refer to them.
+
+    Attributes:
+        graph: the graph.
+        gives: for each node, the names of the values that it computes.
+        uses: for each node, the names of the values that it uses, without weights.
+        types: the type of each value, such as `f32[batch, 384]`, by its name.
+        weights: the name and type of each weight, such as `layer.weight: f32[4, 4]`, by its name in the graph.
+    """
+
+    graph: Graph
+    gives: tuple[tuple[str, ...], ...]
+    uses: tuple[tuple[str, ...], ...]
+    types: Mapping[str, str]
+    weights: Mapping[str, str]
+
+
 def read_graph(path: Path, contract: Contract) -> Graph:
-    """Reads the graph in a torch.export archive.
+    """Reads the graph in a torch.export archive. Arguments and errors are those of `read_named`."""
+    return read_named(path, contract).graph
+
+
+def read_named(path: Path, contract: Contract) -> Named:
+    """Reads the graph in a torch.export archive, with the names of its values.
 
     Args:
         path: the path of the archive, in a bundle whose checksums were verified.
@@ -55,7 +79,7 @@ def read_graph(path: Path, contract: Contract) -> Graph:
                 text = member.read(LIMIT + 1)
         if len(text) > LIMIT:
             raise ValueError(f"it is larger than {LIMIT} bytes")
-        return _Reading(from_json(text, allow_inf_nan=False)["graph_module"], contract).graph()
+        return _Reading(from_json(text, allow_inf_nan=False)["graph_module"], contract).named()
     except (OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = f"the graph cannot be read: {type(error).__name__}: {error}"
         raise RefusedError(what, where=str(path), fix="convert the model again, or copy the bundle again") from error
@@ -71,6 +95,8 @@ class _Reading:
         modules: the modules found so far. The first is the model itself.
         files: the position of each source file found so far, by path.
         nodes: the nodes read so far.
+        gives: for each node in `nodes`, the names of the values that it computes.
+        uses: for each node in `nodes`, the names of the values that it uses.
     """
 
     program: Mapping[str, Any]
@@ -78,24 +104,32 @@ class _Reading:
     modules: list[Module] = field(default_factory=lambda: [Module("", "", -1)])
     files: dict[str, int] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    gives: list[tuple[str, ...]] = field(default_factory=list)
+    uses: list[tuple[str, ...]] = field(default_factory=list)
     _places: dict[str, int] = field(default_factory=dict)
     _of_path: dict[str, int] = field(default_factory=lambda: {"": 0})
 
-    def graph(self) -> Graph:
+    def named(self) -> Named:
         """Returns the graph: its inputs, ops and outputs as nodes, with the modules and files that they refer to."""
         graph = self.program["graph"]
         for _, name in zip(self.contract.inputs, self._inputs(), strict=True):
-            self._add(Node(name, "input", "", 0, (), (), (self._type(name),), None), [name])
+            self._add(Node(name, "input", "", 0, (), (), (self._type(name),), None), [name], [])
         for node in graph["nodes"]:
-            self._add(self._op(node), list(_names(node["outputs"])))
+            used = [name for one in node["inputs"] for name in _names(one["arg"])]
+            self._add(self._op(node), list(_names(node["outputs"])), used)
         for label, output in zip(self.contract.outputs, graph["outputs"], strict=True):
             (name,) = _names(output)
             given = (self._places[name],) if name in self._places else ()
-            self._add(Node(label, "output", "", 0, given, (), (self._type(name),), None), [])
-        return Graph(tuple(self.modules), tuple(self.files), tuple(self.nodes))
+            self._add(Node(label, "output", "", 0, given, (), (self._type(name),), None), [], [name])
+        found = Graph(tuple(self.modules), tuple(self.files), tuple(self.nodes))
+        types = {name: self._type(name) for names in self.gives for name in names}
+        weights = {name: self._operand(name) for name in self._weights}
+        return Named(found, tuple(self.gives), tuple(self.uses), types, weights)
 
-    def _add(self, node: Node, values: list[str]) -> None:
-        """Appends a node, and records that the node produces the values with these names."""
+    def _add(self, node: Node, values: Sequence[str], used: Sequence[str]) -> None:
+        """Appends a node, and records the names of the values that the node computes and uses."""
+        self.uses.append(tuple(name for name in dict.fromkeys(used) if name in self._places))
+        self.gives.append(tuple(values))
         self._places.update(dict.fromkeys(values, len(self.nodes)))
         self.nodes.append(node)
 

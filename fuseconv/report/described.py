@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,10 @@ from fuseconv.bundle.files import MANIFEST, File, measure_file
 from fuseconv.bundle.manifest import PLAN, Environment, LeftOut, Limit, Manifest, RuleUse, Source, open_bundle
 from fuseconv.bundle.methods import METHODS
 from fuseconv.bundle.tuned import Tuned
+from fuseconv.errors import RefusedError
 from fuseconv.matching.steps import Choice, Miss, Plan, Step, Trial, read_plan
-from fuseconv.report.archive import read_graph
+from fuseconv.report.archive import Named, read_named
+from fuseconv.report.drawn import draw
 from fuseconv.report.graph import Graph
 from fuseconv.report.growth import Growth, read_growth
 from fuseconv.rulebook.own_rules import load_rules
@@ -81,7 +84,10 @@ class Described:
         matches: the matches of the plan, in order.
         misses: the places where rules do not apply, with the reasons.
         captured: the graph of the model before fusion. None if the bundle does not contain `original/model.pt2`.
-        fused: the graph of the export target. None if the bundle does not contain this target.
+        fused: the graph of the export target. In a bundle without this target, the captured graph changed by the plan.
+            None if the bundle contains neither.
+        drawn_of: the name of the target whose fusions `fused` shows, if it was drawn from the plan. Otherwise None.
+        measure: the command that measures the error at the borders of modules and matches, and the file that it writes.
         growth: the error at the borders of modules and matches. None if no result of `blame` was given.
         files: the size and hash of each file in the bundle, by its path.
     """
@@ -109,6 +115,8 @@ class Described:
     misses: tuple[Miss, ...]
     captured: Graph | None
     fused: Graph | None
+    drawn_of: str | None
+    measure: tuple[str, str]
     growth: Growth | None
     files: Mapping[str, File]
 
@@ -128,8 +136,11 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
     """
     manifest = open_bundle(folder)
     plan = read_plan(folder / PLAN)
-    captured = _graph(folder, manifest, CAPTURED)
-    fused = _graph(folder, manifest, manifest.targets.get(FUSED, ""))
+    named = _named(folder, manifest, CAPTURED)
+    captured = named.graph if named else None
+    stored = _named(folder, manifest, manifest.targets.get(FUSED, ""))
+    drawn_of = None if stored or not named else min(manifest.targets)
+    fused = _drawn(folder, named, plan, drawn_of) if named and drawn_of else stored.graph if stored else None
     nodes = {node.name for node in captured.nodes} if captured else set[str]()
     return Described(
         name=_name(folder.absolute()),
@@ -155,6 +166,8 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         misses=plan.misses,
         captured=captured,
         fused=fused,
+        drawn_of=drawn_of,
+        measure=_measure(folder.absolute(), manifest),
         growth=None if blame is None else read_growth(blame, nodes),
         files=manifest.files,
     )
@@ -171,9 +184,31 @@ def _docs() -> Mapping[str, str]:
     return {rule.sha256: rule.doc for rule in load_rules()}
 
 
-def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
+def _named(folder: Path, manifest: Manifest, name: str) -> Named | None:
     """Reads the graph in a torch.export file of the bundle. Returns None if the bundle does not contain this file."""
-    return read_graph(folder / name, manifest.contract) if name in manifest.files else None
+    return read_named(folder / name, manifest.contract) if name in manifest.files else None
+
+
+def _drawn(folder: Path, captured: Named, plan: Plan, target: str) -> Graph:
+    """Draws the fused graph of a target by the plan. Raises RefusedError if the plan does not fit the graph."""
+    try:
+        return draw(captured, plan.of(target).applied)
+    except ValueError as error:
+        what = f"the plan does not fit the captured graph: {error}"
+        raise RefusedError(
+            what, where=str(folder / PLAN), fix="convert the model again, or copy the bundle again"
+        ) from error
+
+
+def _measure(folder: Path, manifest: Manifest) -> tuple[str, str]:
+    """Returns the command that measures the errors that a report shows, and the file to which it writes them.
+
+    The paths are relative to the folder of the bundle, because a report does not name folders of this machine.
+    """
+    name = "/".join(folder.parts[-3:]) if folder.parent.name == METHODS else folder.name
+    original = (manifest.invocation.original() if manifest.invocation else None) or "MODEL"
+    file = f"{folder.stem}.blame.json"
+    return shlex.join(["fuseconv", "blame", name, "--against"]) + f" {original} --json > {shlex.quote(file)}", file
 
 
 def _matches(plan: Plan, targets: Collection[str], fused: Graph | None) -> list[Match]:

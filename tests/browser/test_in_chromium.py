@@ -130,6 +130,21 @@ def test_a_match_is_shown_before_and_after(one: Path, open_report: Open) -> None
     expect(page.locator(".box.selected")).to_contain_text("linear_act")
 
 
+def test_a_fused_graph_that_is_drawn_from_the_plan(converted: Path, tmp_path: Path, open_report: Open) -> None:
+    bundle, report = tmp_path / "scripted.fuseconv", tmp_path / "report.html"
+    model = ["convert", str(converted / "model.pt2"), "--target", "torchscript", "-q", "-o", str(bundle)]
+    assert cli.main(model) == 0
+    assert cli.main(["report", str(bundle), "-o", str(report)]) == 0
+    page = open_report(report)
+    expect(page.locator("#graph")).to_contain_text("drawn from the plan, as it is for the target torchscript")
+    expect(page.locator("#growth")).to_contain_text("fuseconv blame scripted.fuseconv --against model.pt2 --json")
+    page.locator(".switch button", has_text="fused").click()
+    page.get_by_role("button", name="Open all").click()
+    page.locator(".box", has_text="linear_act").first.click()
+    expect(page.locator(".detail")).to_contain_text("act = tanh")
+    assert violations(page) == []
+
+
 def test_the_graph_by_keyboard(one: Path, open_report: Open) -> None:
     page = open_report(one)
     page.get_by_role("button", name="Close all").click()

@@ -34,7 +34,7 @@ def test_one_bundle_and_what_it_lacks(
     assert cli.main(["report", str(converted / "model.fuseconv"), "-o", str(output)]) == 0
     said = capsys.readouterr().out
     assert str(output) in said
-    assert "fuseconv blame BUNDLE --against MODEL --json" in said
+    assert "fuseconv blame model.fuseconv --against MODEL --json" in said
     assert "no graph" not in said
     (found,) = data_of(output)["bundles"]
     assert found["name"] == "model.fuseconv"

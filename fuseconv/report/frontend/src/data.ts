@@ -145,6 +145,8 @@ export interface Bundle {
   misses: Miss[];
   captured: Graph | null;
   fused: Graph | null;
+  drawn_of: string | null;
+  measure: [string, string];
   growth: Growth | null;
   files: Record<string, { sha256: string; size: number }>;
 }

@@ -2,7 +2,7 @@
 
 import { type Bundle, type Graph, ops } from "./data";
 import { type Form, matchDetail, MatchIndex, nodeDetail } from "./detail";
-import { h, section } from "./dom";
+import { h, prose, section } from "./dom";
 import { draw, focusBox, legend, type Look } from "./draw";
 import { plural, titleOf } from "./format";
 import { layout, type Layout } from "./layout";
@@ -103,10 +103,16 @@ export class GraphView {
     }
     const button = (label: string, text: string, press: () => void) => h("button", { type: "button", "aria-label": label, title: label, onclick: press }, text);
     const stages = STAGES.filter((stage) => bundles.some((bundle) => bundle.matches.some((match) => match.stage === stage)));
+    const drawn = bundles.map((bundle) => {
+      if (bundle.drawn_of === null) return null;
+      const which = bundles.length > 1 ? titleOf(bundle, bundles) : "The bundle";
+      return prose("absent", `${which} does not contain the target export, so the fused graph is drawn from the plan, as it is for the target ${bundle.drawn_of}. The type of a value inside a replacement is not known: it is shown as ?.`);
+    });
     return section(
       "graph",
       "Graph",
       lead,
+      ...drawn,
       h(
         "div",
         { class: "toolbar" },
@@ -197,7 +203,7 @@ export class GraphView {
     this.drawn = { visible, layout: placed, svg };
     this.canvas.replaceChildren(svg);
     this.rescale(this.zoom);
-    const undrawn = visible.undrawn ? ` Not drawn: ${plural(visible.undrawn, "op")} that return no tensor.` : "";
+    const undrawn = visible.undrawn ? ` Not drawn: ${plural(visible.undrawn, "op")} without a tensor as result.` : "";
     this.status.textContent = `${plural(visible.boxes.length, "box", "boxes")}. Arrow keys move, Enter opens or selects.${undrawn}`;
     const first = visible.boxes[0]?.id;
     focusBox(svg, focus ?? first ?? "", focus !== undefined && keep);

@@ -134,7 +134,8 @@ function verdicts(growth: Growth): HTMLElement | null {
 export function growth(bundles: Bundle[], view: GraphView): HTMLElement {
   const parts = bundles.flatMap((bundle) => {
     const title = titleOf(bundle, bundles);
-    const how = `The errors were not given. Measure them with \`fuseconv blame ${bundle.name} --against MODEL --json > blame.json\`, and add --blame blame.json to \`fuseconv report\`.`;
+    const [command, file] = bundle.measure;
+    const how = `The errors were not given. Measure them with \`${command}\`, and add \`--blame ${file}\` to \`fuseconv report\`.`;
     return [
       bundles.length > 1 ? h("h3", {}, title) : null,
       bundle.growth ? verdicts(bundle.growth) : null,
