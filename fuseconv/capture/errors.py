@@ -20,7 +20,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.graph.model_line import innermost, model_line
 from fuseconv.program.calling import arguments
-from fuseconv.sizes import multiples
+from fuseconv.sizes import multiples, single_sizes
 from fuseconv.sizes.size_guards import Suspect
 from fuseconv.sources import Subject
 
@@ -49,15 +49,44 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
         return error
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
-        return _constraint(text, subject, tensors, export)
+        return _with_loops(_constraint(text, subject, tensors, export), subject.module)
     args, kwargs = arguments(subject.call, tensors)
     shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
-    told = _explain(
-        error, subject.module, args, kwargs, shapes, "correct the sizes, dtypes and ranges in --input, or --input-range"
-    )
-    if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
-        told.fix = f"the model accepts {' and '.join(map(str, accepted))}: write that in --input"
+    told = _explain(error, subject.module, args, kwargs, shapes, "")
+    if isinstance(told, UsageError):
+        told.fix = _accepted(subject)
     return told
+
+
+def _with_loops(told: UnsupportedError, module: torch.nn.Module) -> UnsupportedError:
+    """Adds to an error about a dim that torch.export unrolls the loops of recurrent layers, if the model has any."""
+    kinds = sorted({type(one).__name__ for one in module.modules() if isinstance(one, torch.nn.RNNBase)})
+    if kinds:
+        layers = " and ".join(f"nn.{kind}" for kind in kinds)
+        told.fix += f"; torch.export unrolls the loop of {layers} over the steps, so their number must be static"
+    return told
+
+
+def _accepted(subject: Subject) -> str:
+    """Returns the fix for a model that does not accept its example inputs. It names sizes that the model accepts."""
+
+    def takes(sizes: Mapping[str, int]) -> bool:
+        tensors = draw(subject.contract, sizes, seed=0)
+        return _eager(subject.module, *arguments(subject.call, tensors)) is None
+
+    if (equal := single_sizes.equal_dims(subject.contract, takes)) is not None:
+        first, second = (dim.name for dim in equal)
+        return f"the dims {first} and {second} must be equal: write {second} instead of {first} in --input"
+    if (only := single_sizes.only_size(subject.contract, takes)) is not None:
+        dim, size = only
+        others = ", ".join(str(one) for one in single_sizes.tried(dim) if one != size)
+        return (
+            f"the model accepts {dim.name} = {size}, but not {others}: write {size} instead of {dim} in --input, "
+            f"or change that line to compute its sizes from x.shape, or with -1 as in x.reshape(-1, ...)"
+        )
+    if accepted := multiples.accepted(subject.contract, _runs(subject)):
+        return f"the model accepts {' and '.join(map(str, accepted))}: write that in --input"
+    return "correct the sizes, dtypes and ranges in --input, or --input-range; or that line, if the model is wrong"
 
 
 def _runs(subject: Subject) -> Callable[[Contract], bool]:

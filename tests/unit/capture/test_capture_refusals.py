@@ -260,7 +260,7 @@ REFUSED = {
         UsageError,
         "does not accept a[6, 4], b[12, 4]",
         "torch._check(",
-        "--input-range",
+        "the dims n and m must be equal: write m instead of n",
     ),
     "another branch for large images": (
         Large(),
