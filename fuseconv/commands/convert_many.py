@@ -10,7 +10,6 @@ import click
 
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.convert import convert
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import existing, json_option
 from fuseconv.commands.outcome import Outcome
@@ -20,6 +19,7 @@ from fuseconv.commands.streams import is_quiet, tell
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import FuseconvError, UsageError
 from fuseconv.many.listing import read_listing
+from fuseconv.processes.extras import needs_extra
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import click
 
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import existing, target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.served import How
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import UsageError
+from fuseconv.processes.extras import needs_extra
 from fuseconv.serving.names import named_bundle
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.log_lines import log_lines
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.served import How, introduce
+from fuseconv.processes.extras import needs_extra
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.served import How, introduce
+from fuseconv.processes.extras import needs_extra
 
 
 def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:

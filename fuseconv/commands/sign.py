@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.options import bundle_argument, existing, json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.processes.extras import needs_extra
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseconv.commands.completion import PATH, words
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, json_option, named, target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.processes.extras import needs_extra
 from fuseconv.processes.imports import imports
 from fuseconv.serving.names import name_of
 

@@ -17,6 +17,7 @@ from fuseconv.bundle.files import MANIFEST, SIGNATURE
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.processes.extras import needs_extra
 from fuseconv.untrusted.files import read_plain
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def sign(bundle: Path, key: Path) -> Path:
         RefusedError: the bundle is damaged.
         UsageError: the file does not contain such a private key, or its password is wrong or missing.
         FileError: the key cannot be read, or the signature cannot be written.
+        UpstreamError: the packages of the extra `sign` are not installed.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from model_signing import signing
+    with needs_extra("sign"):
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from model_signing import signing
 
     _check_files(bundle)
     _readable(key)
@@ -62,7 +65,7 @@ def sign(bundle: Path, key: Path) -> Path:
         config.set_hashing_config(_hashing()).sign(bundle, partial)
         partial.replace(path)
     except OSError as error:
-        raise FileError(f"the signature cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the signature cannot be written", error, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
     return path
@@ -79,9 +82,11 @@ def verify_signature(bundle: Path, signer: Path) -> None:
         RefusedError: a file was changed, added or removed; the bundle is not signed; or it was signed with another key.
         UsageError: the key file does not contain an ECDSA public key.
         FileError: the key cannot be read.
+        UpstreamError: the packages of the extra `sign` are not installed.
     """
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from model_signing import verifying
+    with needs_extra("sign"):
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from model_signing import verifying
 
     path = bundle / SIGNATURE
     _check_files(bundle)

@@ -16,7 +16,7 @@ from fuseconv.runtime import model
 from fuseconv.runtime.choosing_tokens import Choice
 from fuseconv.runtime.cuda_graphs import Choice as GraphChoice
 from fuseconv.runtime.generation import generate
-from fuseconv.runtime.model import Model, choose_target, load_target
+from fuseconv.runtime.model import Model, check_signature, choose_target, load_target
 from fuseconv.weights.table import sharing_weights
 
 
@@ -153,10 +153,12 @@ def load(
     cuda_graphs: GraphChoice = "auto",
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
+    signer: str | Path | None = None,
 ) -> Model | Methods:
     """Loads a bundle, and returns a model that is called like the original module.
 
-    A bundle is a program: loading it runs its author's code. The hashes in a bundle detect damage, not malice.
+    A bundle is a program: loading it runs its author's code. The hashes in a bundle detect damage, not malice. With
+    `signer`, only a bundle that this signer has signed is loaded.
 
     Args:
         bundle: the folder of the bundle, or of one of its methods.
@@ -173,19 +175,23 @@ def load(
         warm_seconds: for about how many seconds to warm up each method before returning. The warm-up calls the method
             at sizes across the ranges of its contract, small sizes first. Without it, a call at a new size can take
             milliseconds longer, because CUDA loads each kernel at its first launch. Default: no warm-up.
+        signer: the path of a PEM file with a public key, whose holder must have signed every file of the bundle with
+            `fuseconv sign`. The signature is checked before anything of the bundle is loaded, and again by
+            `model.swap` for the other bundle. Default: a signature is not checked.
 
     Returns:
         The model, which is called with the inputs of the contract. For a bundle of several methods, an object that has
         each method as an attribute.
 
     Raises:
-        UsageError: the bundle or the target does not exist, `cuda_graphs=True` is not possible for the target, or
-            `cuda_graphs_memory` is negative.
-        RefusedError: the bundle is damaged, or a library in it is writable by everyone.
+        UsageError: the bundle or the target does not exist, `cuda_graphs=True` is not possible for the target,
+            `cuda_graphs_memory` is negative, or `signer` contains no public key.
+        RefusedError: the bundle is damaged, a library in it is writable by everyone, or `signer` has not signed it.
+        FileError: `signer` cannot be read.
         UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
             ONNX Runtime than the installed one.
         UpstreamError: the bundle requires a CUDA device but none is available, or the artifact failed to load, for
-            example because memory ran out.
+            example because memory ran out; or the packages for `signer` are not installed.
 
     Examples:
         >>> model = fuseconv.load("mlp.fuseconv")
@@ -193,14 +199,15 @@ def load(
         torch.Size([2, 4])
     """
     folder = Path(bundle).absolute()
+    check_signature(folder, signer)
     if not has_methods(folder):
-        return model.load(folder, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
+        return model.load(folder, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
     manifest = open_methods(folder)
 
     def loaded(method: Path) -> Model:
         own = open_bundle(method, shared=False)
         name = choose_target(own, target, method)
-        return load_target(method, own, name, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
+        return load_target(method, own, name, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
 
     with sharing_weights():
         methods = {name: loaded(method_folder(folder, name)) for name in manifest.methods}

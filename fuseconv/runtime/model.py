@@ -15,6 +15,7 @@ from fuseconv.bundle.manifest import (
     check_private,
     open_bundle,
 )
+from fuseconv.bundle.methods import weights_folder
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.ops.library import PLUGINS
@@ -134,6 +135,7 @@ class Model:
             FuseconvError: the bundle does not load, as for `load`.
         """
         folder = Path(bundle).absolute()
+        check_signature(folder, self._loaded.get("signer"))
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
             raise UsageError(
@@ -178,12 +180,27 @@ def load(
     cuda_graphs: Choice = "auto",
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
+    signer: str | Path | None = None,
 ) -> Model:
-    """Loads a bundle of one model, or one method of a bundle. Arguments and errors are those of `methods.load`."""
+    """Loads a bundle of one model, or one method of a bundle. Arguments and errors are those of `methods.load`.
+
+    The caller has checked the signature of the bundle. `signer` is for the bundles that `Model.swap` loads.
+    """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
     chosen = choose_target(manifest, target, folder)
-    return load_target(folder, manifest, chosen, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
+    return load_target(folder, manifest, chosen, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+
+
+def check_signature(folder: Path, signer: str | Path | None) -> None:
+    """Checks that a signer has signed every file of a bundle, or of the bundle to which a method belongs.
+
+    Raises the errors of `methods.load`. Does nothing if `signer` is None.
+    """
+    if signer is not None:
+        from fuseconv.provenance.signature import verify_signature
+
+        verify_signature(weights_folder(folder), Path(signer))
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
@@ -198,11 +215,23 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     for name in chain(_fastest(manifest), PREFERENCE) if wanted is None else (wanted,):
         if name in manifest.targets:
             return name
+    reason = next(
+        (f": the conversion left it out: {one.reason}" for one in manifest.left_out if one.target == wanted), ""
+    )
     raise UsageError(
-        f"the bundle has no target {wanted or ''}".rstrip(),
+        f"the bundle has no target {wanted or ''}".rstrip() + reason,
         where=str(folder),
         fix=f"use one of {', '.join(sorted(manifest.targets))}",
     )
+
+
+def choose_targets(manifest: Manifest, wanted: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Returns the names of the requested targets without duplicates. If none is requested, returns all of the bundle.
+
+    Raises:
+        UsageError: the bundle does not contain one of the targets.
+    """
+    return tuple(dict.fromkeys(choose_target(manifest, name, folder) for name in wanted or sorted(manifest.targets)))
 
 
 def _fastest(manifest: Manifest) -> Iterator[str]:
@@ -227,6 +256,7 @@ def load_target(
     cuda_graphs: Choice = False,
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
+    signer: str | Path | None = None,
 ) -> Model:
     """Loads one target of a bundle that `open_bundle` has checked. Arguments and errors are those of `methods.load`."""
     contract = manifest.contract
@@ -261,6 +291,7 @@ def load_target(
         "cuda_graphs": cuda_graphs,
         "cuda_graphs_memory": cuda_graphs_memory,
         "warm_seconds": warm_seconds,
+        "signer": signer,
     }
     return model
 

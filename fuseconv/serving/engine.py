@@ -17,10 +17,9 @@ from safetensors import safe_open
 
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import REFERENCE
-from fuseconv.bundle.methods import weights_folder
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UpstreamError
-from fuseconv.runtime.model import load
+from fuseconv.runtime.model import check_signature, load
 from fuseconv.runtime.rows import batched
 from fuseconv.serving.datatypes import DATATYPES, check_servable, datatype_in_file, no_datatype
 from fuseconv.serving.json_tensors import Array
@@ -165,10 +164,7 @@ class Engine:
 
     def _check_signature(self, bundle: Path) -> None:
         """Checks the signature of a bundle, or of the bundle that a method belongs to, if the engine has a signer."""
-        if self._signer is not None:
-            from fuseconv.provenance.signature import verify_signature
-
-            verify_signature(weights_folder(bundle.absolute()), self._signer)
+        check_signature(bundle.absolute(), self._signer)
 
     def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
         """Concatenates one input of all requests of a batch into a tensor on the model's device.

@@ -17,6 +17,7 @@ from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.provenance.signature import PASSWORD, sign, verify_signature
+from fuseconv.runtime.methods import Methods, load
 
 PEM, SUBJECT = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 
@@ -58,6 +59,40 @@ def test_a_signed_bundle_is_verified_also_as_a_copy_and_is_opened_as_before(
     sign(copy, keys.private)  # again
     verify_signature(copy, keys.public)
     assert sorted(path.name for path in copy.parent.iterdir()) == ["renamed"]
+
+
+def test_load_with_a_signer_loads_and_swaps_only_what_is_signed(
+    signed: Path, keys: Keys, bundle: Path, tmp_path: Path
+) -> None:
+    model = load(signed, "torchscript", signer=keys.public)
+    copy = Path(shutil.copytree(signed, tmp_path / "copy.fuseconv"))
+    model.swap(copy)
+    with pytest.raises(RefusedError, match="the bundle is not signed"):
+        model.swap(bundle)
+    with pytest.raises(RefusedError, match="the bundle is not signed"):
+        load(bundle, "torchscript", signer=str(keys.public))
+    load(bundle, "torchscript")
+    manifest = open_bundle(copy)
+    seal(copy, manifest.model_copy(update={"fuseconv": "9.9"}))
+    with pytest.raises(RefusedError, match="the files differ from the signed files"):
+        load(copy, "torchscript", signer=keys.public)
+    other = write_keys(tmp_path, "other", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(RefusedError, match="Key mismatch"):
+        load(signed, "torchscript", signer=other.public)
+
+
+def test_load_with_a_signer_checks_every_method(generating_folder: Path, keys: Keys, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(generating_folder / "llama.fuseconv", tmp_path / "llama.fuseconv"))
+    sign(bundle, keys.private)
+    loaded = load(bundle, signer=keys.public)
+    assert isinstance(loaded, Methods)
+    assert set(loaded.methods) == {"prefill", "decode"}
+    method = bundle / "methods" / "decode"
+    load(method, signer=keys.public)
+    seal(method, open_bundle(method).model_copy(update={"fuseconv": "9.9"}))
+    for path in (bundle, method, bundle / "methods" / "prefill"):
+        with pytest.raises(RefusedError):
+            load(path, signer=keys.public)
 
 
 def reseal(bundle: Path) -> None:
