@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import bundle_argument, existing, existing_model, json_option, model_options, reading
+from fuseconv.commands.options import (
+    bundle_argument,
+    existing,
+    existing_model,
+    json_option,
+    model_options,
+    named_targets,
+    reading,
+)
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import UsageError
+from fuseconv.processes.extras import needs_extra
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     callback=existing_model,
     help="Original model. [default: the outputs of the original that are stored in the bundle]",
 )
+@named_targets("those of the bundle")
 @click.option(
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
 )
@@ -61,6 +70,7 @@ def verify(
     bundle: Path,
     method: str | None,
     against: Path | None,
+    target: tuple[str, ...],
     all_runtimes: bool,
     build_runtime: bool,
     server: str | None,
@@ -80,16 +90,15 @@ def verify(
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
     if served_as is not None and server is None:
         raise UsageError("--served-as needs --server", where="--served-as", fix="add --server URL")
-    if server is not None and (all_runtimes or against is not None):
-        other = "--all-runtimes" if all_runtimes else "--against"
+    if server is not None and (all_runtimes or against is not None or target):
+        other = "--all-runtimes" if all_runtimes else "--against" if against is not None else "--target"
         what = f"--server cannot be combined with {other}"
         raise UsageError(what, where="--server", fix=f"run the command twice, once with --server and once with {other}")
 
     if signer is not None:
-        with needs_extra("sign"):
-            from fuseconv.provenance.signature import verify_signature
+        from fuseconv.provenance.signature import verify_signature
 
-            verify_signature(whole, signer)
+        verify_signature(whole, signer)
 
     with imports():
         from fuseconv.commands import results
@@ -101,7 +110,9 @@ def verify(
             from fuseconv.pipeline.verify_server import verify_server
 
     if all_runtimes:
-        matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
+        matrix = verify_runtimes(
+            bundle, against=against, target=target, options=options, build_runtime=build_runtime, progress=shown
+        )
 
         def render(console: Console) -> None:
             results.print_matrix(console, matrix)
@@ -111,7 +122,7 @@ def verify(
 
         return _signed(Outcome(matrix.to_json(), render, matrix.error(str(bundle))), signer)
     if server is None:
-        found = verify_bundle(bundle, against=against, options=options, progress=shown)
+        found = verify_bundle(bundle, against=against, target=target, options=options, progress=shown)
     else:
         with needs_extra("grpc" if server.startswith("grpc:") else "serve"):
             found = verify_server(bundle, server, served_as, progress=shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -126,6 +126,7 @@ def verify_runtimes(
     folder: Path,
     manifest: Manifest,
     *,
+    targets: Collection[str] = tuple(TARGETS),
     against: Program | None = None,
     inputs: tuple[torch.Tensor, ...] | None = None,
     program: Path | None,
@@ -137,6 +138,7 @@ def verify_runtimes(
         folder: the absolute path of the bundle.
         manifest: the manifest of the bundle. The caller has verified the hashes of the files; they are not hashed
             again.
+        targets: the names of the targets in the matrix. Default: all targets, also those that the bundle lacks.
         against: the original program, which computes the expected outputs. None to read the outputs from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
         program: the path of fuseconv-run. If None, the C++ cells are unavailable.
@@ -148,7 +150,7 @@ def verify_runtimes(
     """
     references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []
-    for name in ROWS:
+    for name in (name for name, (target, _) in ROWS.items() if target in targets):
         for runtime in RUNTIMES:
             absent = _absent(name, runtime, manifest, program)
             if absent is not None:

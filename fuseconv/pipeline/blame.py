@@ -25,7 +25,7 @@ from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
-from fuseconv.runtime.model import check_device, load_libraries
+from fuseconv.runtime.model import check_device, choose_targets, load_libraries
 from fuseconv.sources import Options
 from fuseconv.weights.table import weights_of_artifact
 
@@ -153,11 +153,7 @@ def _of_bundle(
 ) -> Comparison:
     manifest = open_bundle(folder)
     check_device(manifest.contract.device, folder)
-    for name in target:
-        if name not in manifest.targets:
-            fix = f"use one of {', '.join(sorted(manifest.targets))}"
-            raise UsageError(f"the bundle has no target {name}", where=str(folder), fix=fix)
-    names = tuple(dict.fromkeys(target)) or tuple(sorted(manifest.targets))
+    names = choose_targets(manifest, target, folder)
     for name in names:
         load_libraries(folder, manifest, name)
     references = tried_of(read_reference(folder / REFERENCE, manifest.contract))

@@ -94,6 +94,11 @@ def test_the_original_and_inputs_of_ones_own_are_taken(bundle: Path, program: Pa
     assert {row.case for cell in matrix.cells for row in cell.rows} == {"given"}
 
 
+def test_only_the_targets_that_are_named_are_in_the_matrix(bundle: Path) -> None:
+    matrix = matrix_of(bundle, None, targets=("torchscript",))
+    assert {cell.name for cell in matrix.cells} == {"torchscript", "torchscript+graph"}
+
+
 def test_without_the_program_cpp_is_not_here(bundle: Path) -> None:
     matrix = matrix_of(bundle, None)
     assert statuses(matrix) == {cell: "unavailable" if cell[1] == "cpp" else status for cell, status in ON_CPU.items()}
