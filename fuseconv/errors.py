@@ -6,6 +6,7 @@ With `--json` it prints the error's `code` as well.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -158,6 +159,24 @@ class FileError(FuseconvError):
     def absent(path: object) -> FileError:
         """Returns the error for a path that does not exist."""
         return FileError("there is no such file or folder", where=str(path), fix="check the path")
+
+    @staticmethod
+    def unwritable(what: str, error: OSError, where: object, unchanged: str = "") -> FileError:
+        """Returns the error for an output that cannot be written. The fix depends on what the system says.
+
+        Args:
+            what: what happened, such as `the report cannot be written`.
+            error: the error of the system.
+            where: the path.
+            unchanged: what is added to the fix, such as `the previous contents are unchanged`.
+        """
+        fix = "check the path, its permissions and the free disk space"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            fix = "free disk space, or choose an output on another disk"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            fix = "choose an output in a folder that you may write to"
+        added = f"; {unchanged}" if unchanged else ""
+        return FileError(f"{what}: {error.strerror or error}", where=str(where), fix=fix + added)
 
 
 def bug(error: BaseException) -> FuseconvError:

@@ -61,7 +61,7 @@ class Script:
             path.write_text(self.text, encoding="utf-8")
             path.with_suffix(".safetensors").write_bytes(save(owned))
         except OSError as error:
-            raise FileError(f"the repro cannot be written: {error.strerror}", where=str(path)) from error
+            raise FileError.unwritable("the repro cannot be written", error, str(path)) from error
 
 
 def why_not(path: Path) -> str:

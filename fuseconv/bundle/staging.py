@@ -59,11 +59,8 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
                 shutil.rmtree(staging, ignore_errors=True)
             os.close(lock)
     except OSError as error:
-        raise FileError(
-            f"the folder cannot be written: {error.strerror or error}",
-            where=str(error.filename or output),
-            fix="free disk space or choose another output folder; the previous contents are unchanged",
-        ) from error
+        where, kept = error.filename or output, "the previous contents are unchanged"
+        raise FileError.unwritable("the folder cannot be written", error, where, kept) from error
 
 
 def put(folder: Path, output: Path, check: Callable[[Path], None]) -> None:

@@ -46,7 +46,7 @@ def _bundle(manifest: Manifest) -> Outcome:
         "device": manifest.contract.device,
         "dtype": manifest.dtype,
         "targets": ", ".join(sorted(manifest.targets)),
-        "rules": ", ".join(f"{rule.name} x{rule.count}" for rule in manifest.rules),
+        "rules": ", ".join(f"{rule.name} x{rule.count}" for rule in manifest.rules) or "none",
         "parity": "fails (kept with --allow-mismatch)" if manifest.mismatch else f"ok, {len(manifest.parity)} rows",
         "size": size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
@@ -59,7 +59,8 @@ def _bundle(manifest: Manifest) -> Outcome:
         **{f"left out: {left.target}": f"{left.cause}: {left.reason}" for left in manifest.left_out},
         **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
-    return Outcome(manifest.model_dump(mode="json"), lambda console: results.print_pairs(console, pairs))
+    known = {name: value for name, value in pairs.items() if value}
+    return Outcome(manifest.model_dump(mode="json"), lambda console: results.print_pairs(console, known))
 
 
 def _source(source: Source) -> str:

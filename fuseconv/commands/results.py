@@ -171,7 +171,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
     for (target, case), of in limits.items():
         names = ", ".join(limit.output for limit in of)
         lines.append(f"limit of {target}: case {case}, output {names}: {of[0].reason}")
-    lines += [f"case {case} was not run: {why}" for case, why in conversion.report.untried.items()]
+    lines += _unproved(conversion.report)
     if lines:
         console.print()
     for line in lines:
@@ -212,11 +212,21 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
         said = "limit of " if row.limit else ""
         line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
         console.print(line, highlight=False, markup=False)
-    for case, why in report.untried.items():
-        console.print(f"case {case} was not run: {why}", highlight=False, markup=False)
+    for line in _unproved(report):
+        console.print(line, highlight=False, markup=False)
     counts, more = report.counts(), "" if everything else "; -v shows each"
     run = f"ran {counts['cases']} cases on {counts['targets']} targets and compared {counts['rows']} outputs{more}"
     console.print(f"\n{run}", highlight=False)
+
+
+def _unproved(report: Report) -> list[str]:
+    """Returns a line for each case that was not run, and for each output of which no number was compared."""
+    uncompared = [
+        f"output {name} is NaN or infinite everywhere, also in the original and in float64: no number was compared; "
+        "give real inputs with --inputs, or a range with --input-range"
+        for name in report.uncompared
+    ]
+    return [*(f"case {case} was not run: {why}" for case, why in report.untried.items()), *uncompared]
 
 
 def print_matrix(console: Console, matrix: Matrix) -> None:

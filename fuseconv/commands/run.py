@@ -9,10 +9,10 @@ import click
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import bundle_argument, existing, json_option, target_option, writable
+from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
-from fuseconv.errors import UsageError
+from fuseconv.errors import FileError, UsageError
 from fuseconv.processes.imports import imports
 
 FORMATS = (".safetensors", ".npz", "")
@@ -36,7 +36,6 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
     type=PATH,
     required=True,
     metavar="FILE",
-    callback=existing,
     help="File of input tensors: .safetensors, .npz or .pt.",
 )
 @click.option(
@@ -54,7 +53,11 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
 def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write the outputs to another file."""
     folder = chosen(bundle, method)
-    read_manifest(folder)
+    manifest = read_manifest(folder)
+    if not inputs_file.exists():
+        inputs = ", ".join(map(str, manifest.contract.inputs))
+        fix = f"check the path, or save the inputs to it, with safetensors.torch.save_file or torch.save: {inputs}"
+        raise FileError("there is no such file or folder", where=str(inputs_file), fix=fix)
 
     with imports():
         from fuseconv.commands import results

@@ -66,6 +66,17 @@ def untried_of(references: Sequence[Reference]) -> dict[str, str]:
     return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
 
 
+def uncompared_of(references: Sequence[Reference], contract: Contract) -> tuple[str, ...]:
+    """Returns the names of the outputs that have elements in an ordinary case, but no finite element in any of them."""
+    ordinary = [reference for reference in tried_of(references) if reference.case.kind == "ordinary"]
+    values = {name: [one.fp64[at] for one in ordinary] for at, name in enumerate(contract.outputs)}
+    return tuple(
+        name
+        for name, given in values.items()
+        if any(value.numel() for value in given) and not any(bool(value.isfinite().any()) for value in given)
+    )
+
+
 def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
     """Writes references to one safetensors file. For a case that was not run, writes only the name and the reason.
 

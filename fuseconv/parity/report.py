@@ -50,10 +50,13 @@ class Report:
     Attributes:
         rows: one row per target, case and output.
         untried: maps the name of each case that was not run to the reason.
+        uncompared: the names of the outputs without a finite element in any ordinary case, also in float64. Of these,
+            only the places of NaN and infinities are compared.
     """
 
     rows: tuple[OutputRow, ...]
     untried: Mapping[str, str] = field(default_factory=dict)
+    uncompared: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -101,6 +104,7 @@ class Report:
             "targets": {target: worst([row for row in self.rows if row.target == target]) for target in targets},
             "rows": [row.to_json() for row in self.rows],
             "untried": dict(self.untried),
+            **({"uncompared": list(self.uncompared)} if self.uncompared else {}),
         }
 
 

@@ -22,6 +22,7 @@ from fuseconv.parity.reference import (
     read_reference,
     refer,
     tried_of,
+    uncompared_of,
     untried_of,
 )
 from fuseconv.parity.report import OutputRow, Report
@@ -54,7 +55,7 @@ def verify(
     rows: list[OutputRow] = []
     for target in sorted(manifest.targets):
         rows += verify_target(folder, manifest, target, references)
-    return Report(tuple(rows), untried_of(every))
+    return Report(tuple(rows), untried_of(every), uncompared_of(every, manifest.contract))
 
 
 def verify_target(folder: Path, manifest: Manifest, target: str, references: Sequence[Reference]) -> list[OutputRow]:

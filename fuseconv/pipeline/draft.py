@@ -89,4 +89,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FileError(f"the file cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the file cannot be written", error, str(path)) from error

@@ -20,7 +20,7 @@ from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan
 from fuseconv.parity import process
 from fuseconv.parity.process import Verified
-from fuseconv.parity.reference import untried_of
+from fuseconv.parity.reference import uncompared_of, untried_of
 from fuseconv.parity.report import Report
 from fuseconv.pipeline import gate as gates
 from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
@@ -294,7 +294,8 @@ class Filling:
         self.limits = [one for one in self.limits if (one.target, one.case, one.output) in failing]
         limited = self._limited
         rows = tuple(replace(row, limit=(row.target, row.case, row.output) in limited) for row in found)
-        report = Report(rows, untried_of(self.gate.references))
+        references, contract = self.gate.references, self.assembly.program.contract
+        report = Report(rows, untried_of(references), uncompared_of(references, contract))
         proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
         left = {"limits": self.limits, "left_out": self.left_out()}
         manifest = self._described().model_copy(update={**proof, **left, "tuned": self.tuned})

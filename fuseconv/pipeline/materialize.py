@@ -71,7 +71,7 @@ def _replacing(output: Path) -> Iterator[Path]:
         yield partial
         partial.replace(output)
     except OSError as error:
-        raise FileError(f"the file cannot be written: {error.strerror}", where=str(output)) from error
+        raise FileError.unwritable("the file cannot be written", error, str(output)) from error
     finally:
         with suppress(OSError):
             partial.unlink()

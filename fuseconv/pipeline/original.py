@@ -50,7 +50,7 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
     try:
         (bundle / GIVEN).write_text(json.dumps(tied, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise FileError(f"the bundle cannot be written: {error.strerror}", where=str(bundle / GIVEN)) from error
+        raise FileError.unwritable("the bundle cannot be written", error, str(bundle / GIVEN)) from error
 
 
 def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, dict[str, str]]:

@@ -21,7 +21,15 @@ from fuseconv.matching.steps import Plan, read_plan
 from fuseconv.ops import library
 from fuseconv.parity import process
 from fuseconv.parity.process import Verified
-from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of, untried_of, write_reference
+from fuseconv.parity.reference import (
+    REFERENCE,
+    read_reference,
+    refer,
+    tried_of,
+    uncompared_of,
+    untried_of,
+    write_reference,
+)
 from fuseconv.parity.report import OutputRow, Report
 from fuseconv.parity.verification import with_limits
 from fuseconv.pipeline.assembly import Progress, Written, program_hash, remove_target, write_target
@@ -138,7 +146,8 @@ def swap(
         sealed = seal(staging, described)
         with progress("verify"):
             results = process.verify(staging, sorted(manifest.targets), hashed=True)
-        report = Report(tuple(with_limits(_rows(results), manifest)), untried_of(references))
+        rows = tuple(with_limits(_rows(results), manifest))
+        report = Report(rows, untried_of(references), uncompared_of(references, manifest.contract))
         if not report.ok:
             raise _differs(report, path)
         seal(staging, described.model_copy(update={"parity": report.to_json()["rows"]}), sealed.files)

@@ -132,8 +132,8 @@ class _Drawing:
             self._types[value] = self._types.get(results.get(target, ""), UNKNOWN)
             bound[target] = _Bound(value, (value,))
             gives.append(value)
-            for node in step.results.values():
-                self._refer(f"{node}/{step.rule}/{target}", value)
+            for result in step.results.values():
+                self._refer(f"{result}/{step.rule}/{target}", value)
         types = tuple(self._types[value] for target, value in zip(line.targets, gives, strict=True) if target != "_")
         arguments = tuple(f"{label} = {one.text}" if label else one.text for label, one in given)
         made = (*origin.made, Made(step.rule, step.nodes))

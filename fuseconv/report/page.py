@@ -70,5 +70,5 @@ def write(report: Report, path: Path) -> int:
     try:
         path.write_bytes(text)
     except OSError as error:
-        raise FileError(f"the report cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the report cannot be written", error, str(path)) from error
     return len(text)

@@ -196,8 +196,12 @@ class _Reader:
         if not first:
             if not self.text.startswith(",", self.offset):
                 self.refuse(f"a ',' or '{end}' is missing", "close the bracket, or separate the values", pointer)
+            comma = self.offset
             self.offset += 1
             self.skip()
+            if self.text.startswith((end, ","), self.offset):
+                self.offset = comma
+                self.refuse("a ',' has no value after it", "remove the comma", pointer)
         return True
 
     def string(self, pointer: str) -> str:

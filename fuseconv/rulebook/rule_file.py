@@ -183,7 +183,9 @@ def _validated(
 
 def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
     """Returns the path of the first invalid value in the file, and pydantic's error. Union names are left out."""
-    error = problem.errors(include_url=False)[0]
+    errors = problem.errors(include_url=False)
+    beside = (one for one in errors if one["type"] == "extra_forbidden" and one["loc"][:-1] == errors[0]["loc"][:-1])
+    error = next(beside, errors[0])  # a field that is missing may be one that is misspelt
     keys: list[str | int] = []
     for key in error["loc"]:
         if key in value if isinstance(value, dict) else isinstance(value, list) and key in range(len(value)):

@@ -37,7 +37,7 @@ def load(path: Path, options: Options) -> Loaded:
         raise UnsupportedError(
             f"the pickle needs classes that cannot be imported here: {error}",
             where=str(path),
-            fix="run the command where the module's own code can be imported, or save its state dict and give --model",
+            fix="add the folder of the module's own code to PYTHONPATH, or save its state dict and give --model",
         ) from error
     except Exception as error:
         raise UpstreamError(

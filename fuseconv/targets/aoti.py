@@ -102,7 +102,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         (folder / artifact).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         where = str((folder / artifact).parent)
-        raise FileError(f"the folder cannot be created: {error.strerror}", where=where) from error
+        raise FileError.unwritable("the folder cannot be created", error, where) from error
     kept = "" if context.store is None else str(context.store.bundle)
     arguments = [str(source), str(folder / artifact), program.contract.device, kept, *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
@@ -194,7 +194,7 @@ def _unpack(package: Path) -> None:
             archive.extractall(package.parent)
         package.with_suffix("").rename(package.with_name(name))
     except OSError as error:
-        raise FileError(f"the package cannot be unpacked: {error.strerror}", where=str(package)) from error
+        raise FileError.unwritable("the package cannot be unpacked", error, str(package)) from error
 
 
 def _unpacked(package: Path) -> Path:

@@ -110,7 +110,7 @@ def saved(path: Path) -> Iterator[IO[bytes]]:
             yield sink  # type: ignore[misc]
             sink.check()
     except OSError as error:
-        raise FileError(f"the artifact cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the artifact cannot be written", error, str(path)) from error
 
 
 class _Sink(io.RawIOBase):

@@ -62,7 +62,7 @@ def save(program: Program, path: Path, store: Store | None = None) -> None:
             refer_to(model, store)
         ir.save(model, path, external_data=f"{path.name}.data" if store is None else None)
     except OSError as error:
-        raise FileError(f"the model cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the model cannot be written", error, str(path)) from error
     try:
         onnx.checker.check_model(path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

@@ -81,7 +81,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         if not is_shared:
             source.unlink()
     except OSError as error:
-        raise FileError(f"the model cannot be written: {error.strerror}", where=str(error.filename)) from error
+        raise FileError.unwritable("the model cannot be written", error, str(error.filename)) from error
     open_session(artifact, device, library)
     return SPEC.artifact
 

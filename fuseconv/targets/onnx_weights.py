@@ -91,7 +91,7 @@ def move(path: Path, store: Adopting, source: Path) -> None:
     try:
         path.write_bytes(model.SerializeToString())
     except OSError as error:
-        raise FileError(f"the model cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the model cannot be written", error, str(path)) from error
 
 
 def _is_large(tensor: Any) -> bool:

@@ -172,7 +172,7 @@ def set_table(artifact: Path, table: Table | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(table.to_json(), encoding="utf-8")
     except OSError as error:
-        raise FileError(f"the table of weights cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the table of weights cannot be written", error, str(path)) from error
 
 
 def is_inside(name: object) -> bool:

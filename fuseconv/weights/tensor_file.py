@@ -108,7 +108,7 @@ def write(
                 if tensor.nbytes:
                     file.write(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     except OSError as error:
-        raise FileError(f"the tensors cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError.unwritable("the tensors cannot be written", error, path) from error
     return {name: Place(one.dtype, one.shape, one.offset + begin, one.size) for name, one in places.items()}
 
 

@@ -89,8 +89,9 @@ def test_a_pickle_of_a_class_that_is_not_here(gone: str, tmp_path: Path, monkeyp
         monkeypatch.delitem(sys.modules, "module_of_a_test")
     with pytest.raises(
         UnsupportedError, match=r"needs classes that cannot be imported here: .*(Gone|module_of_a_test)"
-    ):
+    ) as caught:
         sources.read(tmp_path / "gone.pt", options=TRUSTED)
+    assert "PYTHONPATH" in caught.value.fix
 
 
 @pytest.fixture(scope="module")
