@@ -179,7 +179,9 @@ def _as_usage(error: click.ClickException, command: str) -> UsageError:
         return UsageError(f"unknown option {error.option_name}", where=path, fix=fix)
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         option, value = error.param.opts[-1], error.param.metavar or "VALUE"
-        return UsageError(f"the option {option} is missing", where=path, fix=f"add {option} {value}: {error.param.help}")
+        return UsageError(
+            f"the option {option} is missing", where=path, fix=f"add {option} {value}: {error.param.help}"
+        )
     return UsageError(error.format_message(), where=path, fix=f"see `{path} --help`")
 
 

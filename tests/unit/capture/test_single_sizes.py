@@ -44,8 +44,10 @@ CASES: dict[str, tuple[torch.nn.Module, list[str], str, str]] = {
         FourRows(),
         ["x=f32[batch:1..6,16]"],
         "return x.reshape(4, 16)",
-        "the model accepts batch = 4, but not 1, 2, 3, 5, 6: write 4 instead of batch:1..6 in --input, or change that "
-        "line to compute its sizes from x.shape, or with -1 as in x.reshape(-1, ...)",
+        (
+            "the model accepts batch = 4, but not 1, 2, 3, 5, 6: write 4 instead of batch:1..6 in --input, or change "
+            "that line to compute its sizes from x.shape, or with -1 as in x.reshape(-1, ...)"
+        ),
     ),
     "two names of one size": (
         Added(),

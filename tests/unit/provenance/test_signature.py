@@ -65,7 +65,7 @@ def test_load_with_a_signer_loads_and_swaps_only_what_is_signed(
     signed: Path, keys: Keys, bundle: Path, tmp_path: Path
 ) -> None:
     model = load(signed, "torchscript", signer=keys.public)
-    copy = Path(shutil.copytree(signed, tmp_path / "copy.fuseconv"))
+    copy = Path(shutil.copytree(signed, tmp_path / "swapped.fuseconv"))
     model.swap(copy)
     with pytest.raises(RefusedError, match="the bundle is not signed"):
         model.swap(bundle)
