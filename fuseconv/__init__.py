@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fuseconv.fusing.backend import dynamo_backend as dynamo_backend
     from fuseconv.fusing.compiled import compiled_graphs as compiled_graphs
     from fuseconv.fusing.fuse import fuse as fuse
+    from fuseconv.pipeline.add import add as add
     from fuseconv.pipeline.blame import blame as blame
     from fuseconv.pipeline.convert import convert as convert
     from fuseconv.pipeline.methods import convert_methods as convert_methods
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "add",
     "blame",
     "compiled_graphs",
     "convert",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "add": "fuseconv.pipeline.add",
     "blame": "fuseconv.pipeline.blame",
     "compiled_graphs": "fuseconv.fusing.compiled",
     "convert": "fuseconv.pipeline.convert",

@@ -93,6 +93,7 @@ COMMANDS = {
     "serve": "Serve bundles over HTTP (KServe v2), with batching.",
     "triton": "Write a bundle as a model for Triton Inference Server.",
     "swap": "Replace a bundle's weights, and prove parity again.",
+    "add": "Add the AOTInductor package of this machine to a bundle, and prove its parity.",
     "materialize": "Write one target of a bundle as a single file that contains the weights.",
     "sign": "Sign every file of a bundle with a private key.",
     "bench": "Benchmark a bundle's targets on this machine.",

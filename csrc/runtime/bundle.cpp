@@ -129,7 +129,7 @@ nlohmann::json manifest_of(const fs::path& folder) {
   nlohmann::json value = nlohmann::json::parse(text);
   check_own_hash(text, value.at("manifest_sha256"), path);
   if (value.at("format") != "fuseconv bundle" || value.at("schema_version").get<int>() < 1 ||
-      value.at("schema_version").get<int>() > 4) {
+      value.at("schema_version").get<int>() > 5) {
     throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
   }
   return value;
@@ -203,6 +203,11 @@ std::optional<std::string> optional_text(const nlohmann::json& value) {
   return value.is_null() ? std::nullopt : std::optional(value.get<std::string>());
 }
 
+Environment environment_of(const nlohmann::json& made) {
+  return {made.at("machine"), made.at("cpu"), made.at("torch"), optional_text(made.at("onnxruntime")),
+          optional_text(made.at("gpu"))};
+}
+
 }  // namespace
 
 std::vector<std::string> open_methods(const fs::path& folder) {
@@ -245,9 +250,11 @@ Manifest open_bundle(const fs::path& folder, bool shared) {
     manifest.contract = contract_of(value.at("contract"));
     manifest.targets = value.at("targets").get<std::map<std::string, std::string>>();
     manifest.libraries = value.at("libraries").get<std::vector<std::string>>();
-    const nlohmann::json& made = value.at("environment");
-    manifest.environment = {made.at("machine"), made.at("cpu"), made.at("torch"), optional_text(made.at("onnxruntime")),
-                            optional_text(made.at("gpu"))};
+    manifest.environment = environment_of(value.at("environment"));
+    for (const auto& package : value.value("packages", nlohmann::json::array())) {
+      manifest.packages.push_back(
+          {package.at("target"), package.at("path"), environment_of(package.at("environment"))});
+    }
     if (value.contains("tuned")) {
       const nlohmann::json& tuned = value["tuned"];
       std::multimap<double, std::string> ordered;
@@ -268,6 +275,9 @@ Manifest open_bundle(const fs::path& folder, bool shared) {
     std::vector<std::string> named = manifest.libraries;
     for (const auto& target : manifest.targets) {
       named.push_back(target.second);
+    }
+    for (const Package& package : manifest.packages) {
+      named.push_back(package.path);
     }
     for (const std::string& name : named) {
       if (!value.at("files").contains(name)) {

@@ -19,9 +19,16 @@ struct Environment {
   std::optional<std::string> onnxruntime, gpu;
 };
 
+// An artifact of a target, and the machine on which it was compiled.
+struct Package {
+  std::string target, path;
+  Environment environment;
+};
+
 struct Manifest {
   Contract contract;
   std::map<std::string, std::string> targets;  // maps a target to its artifact's path in the bundle
+  std::vector<Package> packages;               // more artifacts of a target, for other machines than `environment`
   std::vector<std::string> libraries;          // paths of the libraries that torch loads, in load order
   Environment environment;
   // the device on which the targets were timed at the conversion; empty if they were not timed

@@ -1,15 +1,14 @@
 #include "fuseconv/model.h"
 
 #include <dlfcn.h>
-#include <sys/utsname.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <string_view>
 #include <vector>
 
 #include "bundle.h"
+#include "packages.h"
 #include "runner.h"
 
 namespace fuseconv::runtime {
@@ -19,27 +18,10 @@ namespace fs = std::filesystem;
 
 constexpr std::array kPreference = {"aoti", "torchscript", "onnx-plugin", "onnx"};
 
-// torch's names for the x86 CPU instruction sets. Each is a superset of the previous ones.
-constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "AVX512"};
-
-bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
-
 // Returns the message of an exception without LibTorch's backtrace, as Python shows it.
 std::string message(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\nException raised from "));
-}
-
-// Returns the major and minor numbers of a version, which determine formats and ABIs.
-std::pair<int, int> release(const std::string& version) {
-  size_t length = 0;
-  const int major = std::stoi(version, &length);
-  return {major, length < version.size() ? std::stoi(version.substr(length + 1)) : 0};
-}
-
-bool includes(const std::string& here, const std::string& made) {
-  const auto of_here = std::find(kIsa.begin(), kIsa.end(), here), of_made = std::find(kIsa.begin(), kIsa.end(), made);
-  return of_here != kIsa.end() && of_made != kIsa.end() ? of_made <= of_here : here == made;
 }
 
 struct Gpu {
@@ -87,9 +69,11 @@ std::string device_name(const std::string& device, const fs::path& folder) {
 }
 
 // Returns the target to load: the wanted target or, if `wanted` is empty, the target that was measured fastest on this
-// device or, if there is none, the first of kPreference that the bundle contains. Throws Error of kind usage if the
-// bundle does not contain such a target.
-std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
+// device or, if there is none, the first of kPreference that the bundle contains. Passes over the targets that were
+// compiled only for other machines, unless this leaves none. Throws Error of kind usage if the bundle does not contain
+// such a target.
+std::string choose_target(const Manifest& manifest, const std::string& wanted, const std::string& gpu,
+                          const fs::path& folder) {
   const auto is_there = [&](const std::string& name) {
     return manifest.targets.contains(name) &&
            std::find(kPreference.begin(), kPreference.end(), name) != kPreference.end();
@@ -103,7 +87,14 @@ std::string choose_target(const Manifest& manifest, const std::string& wanted, c
   if (wanted.empty()) {
     order.insert(order.end(), kPreference.begin(), kPreference.end());
   }
-  if (const auto found = std::find_if(order.begin(), order.end(), is_there); found != order.end()) {
+  const auto runs_here = [&](const std::string& name) {
+    return is_there(name) && (!wanted.empty() || !is_for_others(manifest, name, gpu));
+  };
+  auto found = std::find_if(order.begin(), order.end(), runs_here);
+  if (found == order.end()) {
+    found = std::find_if(order.begin(), order.end(), is_there);
+  }
+  if (found != order.end()) {
     return *found;
   }
   std::string there;
@@ -114,36 +105,6 @@ std::string choose_target(const Manifest& manifest, const std::string& wanted, c
   }
   throw Error(Kind::usage, "the bundle has no target" + (wanted.empty() ? "" : " " + wanted), folder.string(),
               "use one of " + there);
-}
-
-void check_environment(const Manifest& manifest, const std::string& target, const fs::path& folder) {
-  const Environment& made = manifest.environment;
-  const std::string gpu = manifest.contract.device == "cuda" ? first_gpu(folder).architecture : "";
-  std::string problems;
-  const auto add = [&](const std::string& problem) { problems += (problems.empty() ? "" : "; ") + problem; };
-  utsname system;
-  uname(&system);
-  if (made.machine != system.machine) {
-    add("a " + made.machine + " machine, but this is " + system.machine);
-  }
-  if (made.gpu.value_or("") != gpu) {
-    add("GPU architecture " + made.gpu.value_or("None") + ", but this is " + (gpu.empty() ? "None" : gpu));
-  }
-  if (is_onnx(target)) {
-    const std::string wrote = made.onnxruntime.value_or("0.0"), here = onnxruntime_version();
-    if (release(wrote) > release(here)) {
-      add("ONNX Runtime " + wrote + ", but this is " + here);
-    }
-  } else if (release(made.torch) > release(torch_version())) {
-    add("torch " + made.torch + ", but this is " + torch_version());
-  }
-  if (target == "aoti" && !includes(torch_cpu(), made.cpu)) {
-    add("a CPU with " + made.cpu + ", but this one has " + torch_cpu());
-  }
-  if (!problems.empty()) {
-    throw Error(Kind::unsupported, "the target " + target + " was built for " + problems, folder.string(),
-                "convert the model on this machine");
-  }
 }
 
 // Returns why a target runs without CUDA graphs, or an empty string if its calls are captured. Throws Error of kind
@@ -183,11 +144,12 @@ std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& 
   return libraries;
 }
 
-std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder,
-                                    const Options& options, const std::shared_ptr<SharedWeights>& weights) {
-  const fs::path artifact = folder / manifest.targets.at(target);
+std::unique_ptr<Runner> load_package(const Manifest& manifest, const Package& package, const fs::path& folder,
+                                     const Options& options, const std::shared_ptr<SharedWeights>& weights) {
+  const fs::path artifact = folder / package.path;
+  const std::string& target = package.target;
   const std::vector<fs::path> libraries = op_libraries(manifest, target, folder);
-  check_private(folder, manifest.targets.at(target), libraries);
+  check_private(folder, package.path, libraries);
   if (is_onnx(target)) {
     return onnx(artifact, libraries.empty() ? fs::path() : libraries.front(), manifest.contract);
   }
@@ -218,12 +180,13 @@ Model Model::load(const fs::path& folder, const Manifest& manifest, const std::s
                   const std::shared_ptr<SharedWeights>& weights) {
   Model model;
   model.contract_ = manifest.contract;
-  model.target_ = choose_target(manifest, target, folder);
+  const std::string gpu = manifest.contract.device == "cuda" ? first_gpu(folder).architecture : "";
+  model.target_ = choose_target(manifest, target, gpu, folder);
   model.ungraphed_ = ungraphed_reason(options.cuda_graphs, model.contract_.device, model.target_);
-  check_environment(manifest, model.target_, folder);
+  const Package package = package_here(manifest, model.target_, gpu, folder);
   try {
     const Capture capture = model.ungraphed_.empty() ? options.cuda_graphs : Capture::off;
-    model.runner_ = load_target(manifest, model.target_, folder, {capture, options.cuda_graphs_memory}, weights);
+    model.runner_ = load_package(manifest, package, folder, {capture, options.cuda_graphs_memory}, weights);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

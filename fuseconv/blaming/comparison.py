@@ -27,6 +27,7 @@ from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.verification import compare_case, outputs_of, with_limits
 from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load_target
+from fuseconv.runtime.packages import package_here
 from fuseconv.targets import TARGETS
 
 LARGE = "zeros and large"
@@ -169,7 +170,8 @@ class Comparison:
             return replace(self._overflow(scene.reference, (target,)), targets=(target,))
         if self.bundle is None:
             return self.search.in_target(scene, target, None, row)
-        folder, path = self.bundle.folder, Path(self.bundle.manifest.targets[target])
+        folder = self.bundle.folder
+        path = Path(package_here(self.bundle.manifest, target, folder).path)
         if (verdict := self.search.in_weights(scene, target, Stored(folder, path))) is not None:
             return verdict
         artifact = Artifact(target, folder / path, self.program.contract.device)

@@ -21,9 +21,11 @@ from pydantic import (
     model_serializer,
 )
 
+from fuseconv.bundle.environment import Environment
 from fuseconv.bundle.files import AGAIN, MANIFEST, SIGNATURE, WEIGHTS, File, compare, measure
 from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.methods import METHODS, check_weights, has_methods, read_methods, weights_folder
+from fuseconv.bundle.packages import Package
 from fuseconv.bundle.sealed_text import SealedText, Strict
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.contract.spec import Contract
@@ -125,44 +127,20 @@ class Limit(Strict):
     reason: str
 
 
-class Environment(Strict):
-    """The machine on which the bundle was built, and the versions of the software used.
-
-    Attributes:
-        python: the version of Python.
-        platform: the operating system.
-        machine: the architecture of the CPU.
-        cpu: the instruction set of the CPU, as torch names it.
-        torch: the version of torch.
-        onnx: the version of onnx.
-        onnxruntime: the version of ONNX Runtime. None if it is not installed.
-        cuda: the version of CUDA. None for the CPU.
-        gpu: the compute capability of the GPU, such as `9.0`. None for the CPU.
-    """
-
-    python: str
-    platform: str
-    machine: str
-    cpu: str
-    torch: str
-    onnx: str
-    onnxruntime: str | None
-    cuda: str | None
-    gpu: str | None
-
-
 class Manifest(SealedText):
     """The contents of a bundle.
 
     Attributes:
         format: identifies the file as a fuseconv manifest.
-        schema_version: the version of this schema: 2, or 4 if `in_place` is not empty, so that an older fuseconv
-            refuses the bundle. In bundles of version 1, every artifact contains its weights.
+        schema_version: the version of this schema: 2, or 4 if `in_place` is not empty, or 5 if `packages` is not empty,
+            so that an older fuseconv refuses the bundle. In bundles of version 1, every artifact contains its weights.
         fuseconv: the version that wrote the bundle.
         source: describes the original model.
         contract: the declared inputs and outputs, and the device.
         dtype: the dtype of the weights, as a short name.
         targets: maps the name of each target to the path of its artifact, relative to the bundle.
+        packages: more artifacts of a target, compiled for other machines than `environment`. Omitted from the file if
+            empty.
         in_place: maps a target to the state inputs into which its artifact writes the next state. Omitted from the file
             if empty.
         rules: the rules that were applied.
@@ -179,12 +157,13 @@ class Manifest(SealedText):
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
-    schema_version: Literal[1, 2, 4] = 2
+    schema_version: Literal[1, 2, 4, 5] = 2
     fuseconv: str
     source: Source
     contract: Annotated[Contract, PlainValidator(_contract), PlainSerializer(Contract.to_json)]
     dtype: str
     targets: dict[str, str]
+    packages: list[Package] = Field(default_factory=list)
     in_place: dict[str, list[str]] = Field(default_factory=dict)
     rules: list[RuleUse]
     libraries: list[str]
@@ -198,13 +177,30 @@ class Manifest(SealedText):
     tuned: Tuned | None = None
     files: dict[str, File] = Field(default_factory=dict)
 
-    optional: ClassVar[tuple[str, ...]] = ("in_place", "left_out", "limits", "invocation", "tuned")
+    optional: ClassVar[tuple[str, ...]] = ("in_place", "invocation", "left_out", "limits", "packages", "tuned")
 
     def updating_in_place(self, inputs: Mapping[str, Iterable[str]]) -> Manifest:
         """Returns the manifest with another `in_place`, and with the schema version that goes with it."""
-        updated = {target: names for target, some in inputs.items() if (names := list(some))}
-        version = 4 if updated else min(self.schema_version, 2)
-        return self.model_copy(update={"in_place": updated, "schema_version": version})
+        return self._updating(in_place={target: names for target, some in inputs.items() if (names := list(some))})
+
+    def updating_packages(self, packages: Iterable[Package]) -> Manifest:
+        """Returns the manifest with other `packages`, and with the schema version that goes with them."""
+        return self._updating(packages=list(packages))
+
+    def _updating(self, **fields: Any) -> Manifest:
+        changed = self.model_copy(update=fields)
+        version = 5 if changed.packages else 4 if changed.in_place else min(self.schema_version, 2)
+        return changed.model_copy(update={"schema_version": version})
+
+    def packages_of(self, target: str) -> tuple[Package, ...]:
+        """Returns every artifact of a target: first the one in `targets`, which was built on `environment`."""
+        first = Package(target=target, path=self.targets[target], environment=self.environment, parity=[])
+        return first, *(one for one in self.packages if one.target == target)
+
+    def only(self, package: Package) -> Manifest:
+        """Returns the manifest of a bundle in which a package is the only artifact of its target."""
+        fields = {"targets": {**self.targets, package.target: package.path}, "environment": package.environment}
+        return self.model_copy(update=fields).updating_packages([])
 
 
 def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = None) -> Manifest:
@@ -258,7 +254,8 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
     compare(folder, manifest.files, measure(folder, {}, _unlisted(folder)))
     if shared:
         check_weights(folder)
-    for name in [*manifest.targets.values(), *manifest.libraries]:
+    packages = [one.path for one in manifest.packages]
+    for name in [*manifest.targets.values(), *packages, *manifest.libraries]:
         if name not in manifest.files:
             raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=AGAIN)
     if not manifest.targets:

@@ -46,6 +46,7 @@ def _bundle(manifest: Manifest) -> Outcome:
         "device": manifest.contract.device,
         "dtype": manifest.dtype,
         "targets": ", ".join(sorted(manifest.targets)),
+        **{f"packages of {one.target}": _architectures(manifest, one.target) for one in manifest.packages},
         "rules": ", ".join(f"{rule.name} x{rule.count}" for rule in manifest.rules) or "none",
         "parity": "fails (kept with --allow-mismatch)" if manifest.mismatch else f"ok, {len(manifest.parity)} rows",
         "size": size_text(sum(file.size for file in manifest.files.values())),
@@ -61,6 +62,11 @@ def _bundle(manifest: Manifest) -> Outcome:
     }
     known = {name: value for name, value in pairs.items() if value}
     return Outcome(manifest.model_dump(mode="json"), lambda console: results.print_pairs(console, known))
+
+
+def _architectures(manifest: Manifest, target: str) -> str:
+    """Formats the architectures for which a target was compiled, the one of the conversion first."""
+    return ", ".join(one.environment.architecture for one in manifest.packages_of(target))
 
 
 def _source(source: Source) -> str:

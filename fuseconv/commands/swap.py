@@ -47,6 +47,7 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
         "bundle": str(done.bundle),
         "kept": list(done.kept),
         "written": list(done.written),
+        "left_out": list(done.left_out),
         "signature": "removed" if signed else None,
         "targets": done.report.to_json()["targets"],
     }
@@ -54,6 +55,9 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
     def render(console: Console) -> None:
         kept, written = ", ".join(done.kept) or "none", ", ".join(done.written) or "none"
         lost = {"signature": "removed, because the files differ: sign the bundle again"} if signed else {}
+        if done.left_out:
+            fix = "run `fuseconv add` on machines of this kind"
+            lost["left out"] = f"the packages for {', '.join(done.left_out)}, which cannot be verified here: {fix}"
         results.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written, **lost})
         console.print()
         results.print_parity(console, done.report, everything=False)

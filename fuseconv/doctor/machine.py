@@ -19,7 +19,8 @@ from fuseconv.bundle.manifest import open_bundle
 from fuseconv.errors import FuseconvError, UnsupportedError
 from fuseconv.ops import library
 from fuseconv.runtime import cpp
-from fuseconv.runtime.model import check_target, choose_target
+from fuseconv.runtime.choosing_targets import choose_target
+from fuseconv.runtime.model import check_target
 from fuseconv.targets import onnx_session
 
 TORCH_OLDEST = (2, 10)
@@ -96,12 +97,14 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
     errors: dict[str, FuseconvError] = {}
     for target in sorted(manifest.targets):
         try:
-            check_target(folder, manifest, target)
+            package = check_target(folder, manifest, target)
         except FuseconvError as error:
             errors[target] = error
             found.append(Finding(target, False, error.what, error.fix, needed=target == preferred))
         else:
-            found.append(Finding(target, True, "loads here" + " (default)" * (target == preferred)))
+            several = len(manifest.packages_of(target)) > 1
+            compiled = f", compiled for {package.environment.architecture}" if several else ""
+            found.append(Finding(target, True, "loads here" + " (default)" * (target == preferred) + compiled))
     if preferred not in errors:
         return found, None
     first, others = errors[preferred], [target for target in sorted(manifest.targets) if target not in errors]

@@ -22,7 +22,8 @@ from fuseconv.measure.cold_start import ColdStart, cold_start
 from fuseconv.measure.original import WAYS, original_calls, read_original
 from fuseconv.measure.pairs import interval
 from fuseconv.measure.timing import samples, synchronise
-from fuseconv.runtime.model import choose_target, load_target
+from fuseconv.runtime.choosing_targets import choose_target
+from fuseconv.runtime.model import load_target
 from fuseconv.sources import Options
 
 ROUNDS = 101

@@ -99,9 +99,16 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
 
 
 def write_target(
-    name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = (), store: Store | None = None
+    name: str,
+    fused: Program,
+    staging: Path,
+    op_files: tuple[Path, ...] = (),
+    store: Store | None = None,
+    artifact: Path | None = None,
 ) -> Written:
     """Writes the artifact of a target, and returns its description. After a failure, removes the files written so far.
+
+    The arguments after `staging` are those of `targets.Context`.
 
     Raises:
         UnsupportedError: the target cannot express the program.
@@ -114,7 +121,7 @@ def write_target(
         with tempfile.TemporaryDirectory() as scratch:
             if reason := target.unsupported(fused):
                 raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
-            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files, store))
+            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files, store, artifact))
             if (weights := Table.of(staging / artifact)) is not None:
                 set_table(staging / artifact, replace(weights, program=program_hash(fused)))
     except Exception as error:

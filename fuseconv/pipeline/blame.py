@@ -25,7 +25,8 @@ from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
-from fuseconv.runtime.model import check_device, choose_targets, load_libraries
+from fuseconv.runtime.choosing_targets import choose_targets
+from fuseconv.runtime.model import check_device, load_libraries
 from fuseconv.sources import Options
 from fuseconv.weights.table import weights_of_artifact
 

@@ -12,7 +12,8 @@ import torch
 from fuseconv.bundle.manifest import check_outside, open_bundle
 from fuseconv.errors import FileError, UsageError
 from fuseconv.program.graph_copy import with_weights
-from fuseconv.runtime.model import check_target, choose_target, load_libraries
+from fuseconv.runtime.choosing_targets import choose_target
+from fuseconv.runtime.model import check_target, load_libraries
 from fuseconv.targets import exported, torchscript
 from fuseconv.targets.artifact import attach, saved
 from fuseconv.targets.script_module import quiet

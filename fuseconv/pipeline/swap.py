@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.bundle.environment import Environment
 from fuseconv.bundle.files import LIBRARIES, MANIFEST, measure_file
 from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods, weights_folder
+from fuseconv.bundle.packages import Package
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
-from fuseconv.errors import ParityError
+from fuseconv.errors import ParityError, UnsupportedError
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan, read_plan
 from fuseconv.ops import library
@@ -39,7 +41,9 @@ from fuseconv.pipeline.read import silent
 from fuseconv.pipeline.verify import verify
 from fuseconv.program.captured import Program
 from fuseconv.provenance.sbom import SBOM, write_sbom
+from fuseconv.runtime.environment import environment
 from fuseconv.runtime.model import load_libraries
+from fuseconv.runtime.packages import fitting, why_none
 from fuseconv.sources.adapters import merged
 from fuseconv.sources.new_weights import fitted, read_weights
 from fuseconv.sources.subject import digest
@@ -61,12 +65,15 @@ class Swapped:
         bundle: the folder of the bundle.
         kept: the names of the targets whose files were taken from the old bundle unchanged.
         written: the names of the targets that were written again.
+        left_out: the architectures of the packages that the new bundle lacks, because they do not run here, so that
+            their parity cannot be proved, or because their code contains an old weight. `fuseconv add` adds them.
         report: the parity of every target, case and output.
     """
 
     bundle: Path
     kept: tuple[str, ...]
     written: tuple[str, ...]
+    left_out: tuple[str, ...]
     report: Report
 
 
@@ -101,7 +108,8 @@ def swap(
     Raises:
         UsageError: a file does not exist, or the output is inside the bundle.
         RefusedError: the bundle or a file is damaged, or the weights do not belong to the model.
-        UnsupportedError: the bundle was written without its original program, or the adapter is of another kind.
+        UnsupportedError: the bundle was written without its original program, a target does not run on this machine, or
+            the adapter is of another kind.
         ParityError: a target's outputs differ from the original program's on the new weights. Nothing is written.
         FileError: the bundle cannot be written.
     """
@@ -124,6 +132,7 @@ def swap(
         found = fitted(tensors, weights_of(exported), tied, path, cast)
         found = {name: tensor.to(manifest.contract.device) for name, tensor in found.items()}
         for one in manifest.targets:
+            _check_runs_here(folder, manifest.packages_of(one)[0])
             load_libraries(folder, manifest, one)
     origin = (None, None) if snapshot is None else (snapshot.repository, snapshot.commit)
     changed = {"sha256": digest(path), "repository": origin[0], "commit": origin[1]}
@@ -143,16 +152,29 @@ def swap(
         new.write(progress)
         _renew_sbom(staging, manifest)
         described = new.described().model_copy(update={"source": source, "files": {}})
-        sealed = seal(staging, described)
+        sealed = seal(staging, described.updating_packages([]))
         with progress("verify"):
             results = process.verify(staging, sorted(manifest.targets), hashed=True)
         rows = tuple(with_limits(_rows(results), manifest))
         report = Report(rows, untried_of(references), uncompared_of(references, manifest.contract))
         if not report.ok:
             raise _differs(report, path)
-        seal(staging, described.model_copy(update={"parity": report.to_json()["rows"]}), sealed.files)
+        proved = described.model_copy(update={"parity": report.to_json()["rows"]})
+        packages: list[Package] = []
+        for package in new.packages:
+            seal(staging, described.only(package), sealed.files)
+            name = f"{package.target} for {package.environment.architecture}"
+            with progress(f"verify {name}"):
+                rows = with_limits(_rows(process.verify(staging, [package.target], hashed=True)), manifest)
+            own = Report(tuple(rows))
+            if not own.ok:
+                raise _differs(own, path)
+            packages.append(package.model_copy(update={"parity": own.to_json()["rows"]}))
+            report = replace(report, rows=(*report.rows, *(replace(row, target=name) for row in rows)))
+        seal(staging, proved.updating_packages(packages), sealed.files)
     kept = tuple(name for name in sorted(manifest.targets) if name not in new.written)
-    return Swapped(target, kept, tuple(sorted(new.written)), report)
+    left_out = tuple(one.environment.architecture for one in manifest.packages if one not in new.packages)
+    return Swapped(target, kept, tuple(sorted(new.written)), left_out, report)
 
 
 def _swap_methods(
@@ -167,17 +189,19 @@ def _swap_methods(
     target = Path(output) if output is not None else folder
     check_outside(target, folder)
     written: list[str] = []
+    left_out: list[str] = []
     with staged(target, check_replaceable) as staging:
         for name in manifest.methods:
             new = method_folder(staging, name)
             done = swap(method_folder(folder, name), weights, adapter=adapter, output=new, progress=progress)
             written += [f"{name}/{one}" for one in (*done.written, *done.kept)]
+            left_out += done.left_out
         with progress("join weights"):
             join(staging, manifest.methods, manifest.generation)
         report = verify(staging, progress=progress)
         if not report.ok:
             raise _differs(report, weights)
-    return Swapped(target, (), tuple(sorted(written)), report)
+    return Swapped(target, (), tuple(sorted(written)), tuple(dict.fromkeys(left_out)), report)
 
 
 @dataclass
@@ -193,6 +217,8 @@ class _Swap:
 
     def __post_init__(self) -> None:
         self.written: dict[str, Written] = {}
+        self.packages: list[Package] = []
+        """The packages that stay in the new bundle, beside the first one of each target."""
 
     def write(self, progress: Progress) -> None:
         """Writes the weight store, the original program, and every target whose files the new weights change."""
@@ -208,7 +234,13 @@ class _Swap:
         news = store.changed(self.old) if same else set()
         plans = {name: self.plan.of(name) for name in sorted(self.manifest.targets)}
         programs = {name: fused if own == self.plan else rewrite(self.program, own) for name, own in plans.items()}
-        changed = [name for name, one in programs.items() if not (same and self._refers(name, one, news))]
+        paths = self.manifest.targets
+        changed = [name for name, one in programs.items() if not (same and self._refers(name, paths[name], one, news))]
+        for one in self.manifest.packages:
+            if same and self._refers(one.target, one.path, programs[one.target], news) and _runs_here(one):
+                self.packages.append(one)
+            else:
+                shutil.rmtree((self.new / one.path).parent)
         for name in changed:  # before any target is written, because the ONNX targets share a file
             self._remove(name)
         for name in changed:
@@ -221,14 +253,14 @@ class _Swap:
         now = {name: list(one.in_place) for name, one in self.written.items()}
         return self.manifest.updating_in_place({**self.manifest.in_place, **now})
 
-    def _refers(self, name: str, program: Program, news: Collection[str]) -> bool:
+    def _refers(self, name: str, path: str, program: Program, news: Collection[str]) -> bool:
         """Returns whether an artifact may be kept because it only refers to the weight store.
 
         It may be kept if its code is the program's, all its weights are in the store, and it refers to every tensor of
         the store that changed. The last condition fails for some artifacts of AOTInductor, which compiles the values of
         the smallest weights into its code.
         """
-        table = None if self._is_onnx(name) else Table.of(self.old / self.manifest.targets[name])
+        table = None if self._is_onnx(name) else Table.of(self.old / path)
         if table is None or table.files != (STORE,) or not table.keys >= set(news):
             return False
         return table.program == program_hash(program)
@@ -247,6 +279,26 @@ class _Swap:
         files = [file for one in beside for file in [self.new / one, *(self.new / one).rglob("*")] if file.exists()]
         names = tuple(file.relative_to(self.new).as_posix() for file in files)
         remove_target(self.new, Written(name, path.as_posix(), 0, 0, names))
+
+
+def _runs_here(package: Package) -> bool:
+    """Returns whether this machine runs a package, so that its parity can be proved."""
+    return fitting([package], _machine(package)) is not None
+
+
+def _check_runs_here(folder: Path, first: Package) -> None:
+    """Checks that this machine runs the first package of a target. Raises UnsupportedError if not."""
+    if not _runs_here(first):
+        raise UnsupportedError(
+            f"new weights cannot be verified here: {why_none([first], _machine(first))}",
+            where=str(folder),
+            fix="swap the weights on a machine like the one that converted the model",
+        )
+
+
+def _machine(package: Package) -> Environment:
+    """Returns this machine, with its GPU if the package is for a GPU."""
+    return environment("cpu" if package.environment.gpu is None else "cuda")
 
 
 def _renew_sbom(bundle: Path, manifest: Manifest) -> None:

@@ -16,8 +16,9 @@ from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import silent
 from fuseconv.runtime import tactics
+from fuseconv.runtime.choosing_targets import choose_target
 from fuseconv.runtime.few_kernels import Problems
-from fuseconv.runtime.model import check_device, choose_target
+from fuseconv.runtime.model import check_device
 
 
 @dataclass(frozen=True)

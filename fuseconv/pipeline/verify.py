@@ -20,7 +20,7 @@ from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
 from fuseconv.runtime import cpp
-from fuseconv.runtime.model import choose_targets
+from fuseconv.runtime.choosing_targets import choose_targets
 from fuseconv.sources import Options
 from fuseconv.targets import TARGETS
 

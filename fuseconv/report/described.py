@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from fuseconv.bundle.environment import Environment
 from fuseconv.bundle.files import MANIFEST, File, measure_file
-from fuseconv.bundle.manifest import PLAN, Environment, LeftOut, Limit, Manifest, RuleUse, Source, open_bundle
+from fuseconv.bundle.manifest import PLAN, LeftOut, Limit, Manifest, RuleUse, Source, open_bundle
 from fuseconv.bundle.methods import METHODS
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import RefusedError
@@ -72,6 +73,7 @@ class Described:
         device: the device for which the bundle was built.
         dtype: the dtype of the weights.
         targets: the file of each target, by the target's name.
+        packages: the architectures for which a target was compiled, by the target's name, if there are several.
         mismatch: whether the bundle was kept although a row of its parity table fails.
         tolerance: the row of the tolerance table for the dtype. Empty if the table has no such row.
         parity: one row per target, case and output, as in the manifest.
@@ -102,6 +104,7 @@ class Described:
     device: str
     dtype: str
     targets: Mapping[str, str]
+    packages: Mapping[str, tuple[str, ...]]
     mismatch: bool
     tolerance: Mapping[str, float]
     parity: list[dict[str, JsonValue]]
@@ -153,6 +156,10 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         device=manifest.contract.device,
         dtype=manifest.dtype,
         targets=dict(sorted(manifest.targets.items())),
+        packages={
+            one.target: tuple(each.environment.architecture for each in manifest.packages_of(one.target))
+            for one in manifest.packages
+        },
         mismatch=manifest.mismatch,
         tolerance=manifest.tolerances.get(manifest.dtype, {}),
         parity=manifest.parity,

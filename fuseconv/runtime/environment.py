@@ -1,4 +1,4 @@
-"""Describes this machine, and checks whether it can run an artifact that was built on another machine."""
+"""Describes this machine, and what an artifact that was built on another machine requires that this one is not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.manifest import Environment
-from fuseconv.errors import UnsupportedError
+from fuseconv.bundle.environment import Environment
 from fuseconv.targets import spec_of
 
 _CPUS = Path("/proc/cpuinfo")
@@ -53,31 +52,26 @@ def _version_of_any(*names: str) -> str | None:
     return None
 
 
-def check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
-    """Checks that an artifact can run on this machine, before any part of it is loaded.
-
-    Raises:
-        UnsupportedError: the artifact requires another machine architecture or GPU architecture, instructions that this
-            processor lacks, or a newer version of torch or ONNX Runtime.
-    """
-    problems, spec = [], spec_of(target)
+def architecture_problems(made: Environment, here: Environment, target: str) -> list[str]:
+    """Returns the hardware for which an artifact was built and which this machine is not, and what this machine is."""
+    problems = []
     if made.machine != here.machine:
         problems.append(f"a {made.machine} machine, but this is {here.machine}")
     if made.gpu != here.gpu:
         problems.append(f"GPU architecture {made.gpu}, but this is {here.gpu}")
-    if spec.runtime == "onnxruntime":
-        if _release(made.onnxruntime) > _release(here.onnxruntime):
-            problems.append(f"ONNX Runtime {made.onnxruntime}, but this is {here.onnxruntime}")
-    elif _release(made.torch) > _release(here.torch):
-        problems.append(f"torch {made.torch}, but this is {here.torch}")
-    if spec.machine_code and not _includes(here.cpu, made.cpu):
+    if spec_of(target).machine_code and not instructions(made) <= instructions(here):
         problems.append(f"a CPU with {made.cpu}, but this one has {here.cpu}")
-    if problems:
-        raise UnsupportedError(
-            f"the target {target} was built for {'; '.join(problems)}",
-            where=str(folder),
-            fix="convert the model on this machine",
-        )
+    return problems
+
+
+def version_problems(made: Environment, here: Environment, target: str) -> list[str]:
+    """Returns the newer version of torch or ONNX Runtime with which an artifact was built, and this machine's."""
+    if spec_of(target).runtime == "onnxruntime":
+        if _release(made.onnxruntime) > _release(here.onnxruntime):
+            return [f"ONNX Runtime {made.onnxruntime}, but this is {here.onnxruntime}"]
+    elif _release(made.torch) > _release(here.torch):
+        return [f"torch {made.torch}, but this is {here.torch}"]
+    return []
 
 
 def _release(text: str | None) -> tuple[int, ...]:
@@ -88,8 +82,7 @@ def _release(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
 
 
-def _includes(here: str, made: str) -> bool:
-    """Returns whether a processor with the instruction set `here` can run code built for the instruction set `made`."""
-    if here in _ISA and made in _ISA:
-        return _ISA.index(made) <= _ISA.index(here)
-    return here == made
+def instructions(environment: Environment) -> frozenset[str]:
+    """Returns the names of a CPU's instruction sets: the one that torch names, and those that it includes."""
+    cpu = environment.cpu
+    return frozenset(_ISA[: _ISA.index(cpu) + 1] if cpu in _ISA else (cpu,))

@@ -16,7 +16,7 @@ from fuseconv.runtime import model
 from fuseconv.runtime.choosing_tokens import Choice
 from fuseconv.runtime.cuda_graphs import Choice as GraphChoice
 from fuseconv.runtime.generation import generate
-from fuseconv.runtime.model import Model, check_signature, choose_target, load_target
+from fuseconv.runtime.model import Model, check_signature, load_chosen
 from fuseconv.weights.table import sharing_weights
 
 
@@ -163,7 +163,8 @@ def load(
     Args:
         bundle: the folder of the bundle, or of one of its methods.
         target: the name of a target. Default: the target that was measured fastest on this device, if the bundle was
-            measured on it; otherwise the first target of `PREFERENCE` in the bundle.
+            measured on it; otherwise the first target of `PREFERENCE` in the bundle. A target that was compiled only
+            for other machines is passed over with a warning, and `model.passed_over` gives the reason.
         device: the device that the bundle must be for. Default: not checked.
         cuda_graphs: whether calls are captured in CUDA graphs, one per input shape, and replayed. `auto` applies to the
             targets aoti and torchscript on CUDA. It captures a shape once the shape recurs often enough to pay for the
@@ -206,8 +207,7 @@ def load(
 
     def loaded(method: Path) -> Model:
         own = open_bundle(method, shared=False)
-        name = choose_target(own, target, method)
-        return load_target(method, own, name, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+        return load_chosen(method, own, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
 
     with sharing_weights():
         methods = {name: loaded(method_folder(folder, name)) for name in manifest.methods}

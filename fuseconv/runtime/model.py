@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,23 @@ from fuseconv.bundle.manifest import (
     open_bundle,
 )
 from fuseconv.bundle.methods import weights_folder
+from fuseconv.bundle.packages import Package
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.ops.library import PLUGINS
 from fuseconv.rulebook.packs import load_library
+from fuseconv.runtime.choosing_targets import choose_target, default_target
 from fuseconv.runtime.cuda_graphs import (
     Choice,
     CudaGraphs,
     ungraphed_reason,
 )
-from fuseconv.runtime.environment import check_environment, device_name, environment
 from fuseconv.runtime.failed_call import explain_call, message
 from fuseconv.runtime.graphed_runner import GraphedRunner
+from fuseconv.runtime.packages import package_here
 from fuseconv.runtime.state import OwnedState, StateRunner, next_state, zero_state
 from fuseconv.runtime.warm_up import warm_up
-from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
+from fuseconv.targets import TARGETS, Runner, onnx_session, spec_of
 
 
 class Model:
@@ -40,12 +42,15 @@ class Model:
         contract: the declared inputs and outputs. Every call is checked against the contract.
         target: the name of the target.
         device: `cpu` or `cuda`.
+        passed_over: the targets that are preferred to this one but were not compiled for this machine, with the reason.
+            Empty if the target was named.
     """
 
     def __init__(self, contract: Contract, target: str, runner: Runner, ungraphed: str | None = None) -> None:
         self.contract = contract
         self.target = target
         self.device = contract.device
+        self.passed_over: Mapping[str, str] = {}
         has_state_runner = isinstance(runner, StateRunner | GraphedRunner) or not contract.state
         self._runner = runner if has_state_runner else StateRunner(runner, contract)
         self._ungraphed = ungraphed
@@ -187,9 +192,8 @@ def load(
     The caller has checked the signature of the bundle. `signer` is for the bundles that `Model.swap` loads.
     """
     folder = Path(bundle).absolute()
-    manifest = open_bundle(folder)
-    chosen = choose_target(manifest, target, folder)
-    return load_target(folder, manifest, chosen, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+    options = (device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+    return load_chosen(folder, open_bundle(folder), target, *options)
 
 
 def check_signature(folder: Path, signer: str | Path | None) -> None:
@@ -203,49 +207,17 @@ def check_signature(folder: Path, signer: str | Path | None) -> None:
         verify_signature(weights_folder(folder), Path(signer))
 
 
-def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
-    """Returns the name of the requested target, or of the bundle's default target if `wanted` is None.
+def load_chosen(folder: Path, manifest: Manifest, wanted: str | None, *options: Any) -> Model:
+    """Loads the wanted target, or the default target if `wanted` is None, of a bundle that `open_bundle` has checked.
 
-    If the targets were timed on a device of the same name, the default is the fastest target whose runtime is
-    installed. Otherwise it is the first target of `PREFERENCE` that the bundle contains.
-
-    Raises:
-        UsageError: the bundle does not contain the target.
+    Warns if a preferred target was passed over. The options and errors are those of `load_target`.
     """
-    for name in chain(_fastest(manifest), PREFERENCE) if wanted is None else (wanted,):
-        if name in manifest.targets:
-            return name
-    reason = next(
-        (f": the conversion left it out: {one.reason}" for one in manifest.left_out if one.target == wanted), ""
-    )
-    raise UsageError(
-        f"the bundle has no target {wanted or ''}".rstrip() + reason,
-        where=str(folder),
-        fix=f"use one of {', '.join(sorted(manifest.targets))}",
-    )
-
-
-def choose_targets(manifest: Manifest, wanted: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Returns the names of the requested targets without duplicates. If none is requested, returns all of the bundle.
-
-    Raises:
-        UsageError: the bundle does not contain one of the targets.
-    """
-    return tuple(dict.fromkeys(choose_target(manifest, name, folder) for name in wanted or sorted(manifest.targets)))
-
-
-def _fastest(manifest: Manifest) -> Iterator[str]:
-    """Yields the targets whose runtime is installed, fastest first. Yields none if this device was not timed."""
-    tuned, device = manifest.tuned, manifest.contract.device
-    if tuned is None or (device == "cuda" and not torch.cuda.is_available()) or tuned.device != device_name(device):
-        return
-    for name in tuned.fastest():
-        if name in manifest.targets and spec_of(name).runtime == "onnxruntime":
-            try:
-                onnx_session.check_installed(device)
-            except UnsupportedError:
-                continue
-        yield name
+    target, passed_over = (wanted, {}) if wanted is not None else default_target(manifest, folder)
+    model = load_target(folder, manifest, choose_target(manifest, target, folder), *options)
+    for name, reason in passed_over.items():
+        warnings.warn(f"{reason}; the target {target} is loaded instead of {name}", RuntimeWarning, stacklevel=4)
+    model.passed_over = passed_over
+    return model
 
 
 def load_target(
@@ -267,10 +239,10 @@ def load_target(
             where=f"cuda_graphs_memory={cuda_graphs_memory}",
             fix="pass a number of bytes, or None for a tenth of the free memory",
         )
-    check_target(folder, manifest, target, device)
+    package = check_target(folder, manifest, target, device)
     load_libraries(folder, manifest, target)
     try:
-        runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
+        runner = TARGETS[target].load(folder / package.path, contract.device)
     except FuseconvError:
         raise
     except Exception as error:
@@ -296,10 +268,11 @@ def load_target(
     return model
 
 
-def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
-    """Checks whether a target can be loaded here, without loading it. Raises the errors of `methods.load`.
+def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> Package:
+    """Checks whether a target can be loaded here, without loading it, and returns the artifact to load.
 
-    Checks the device, the runtime, this machine, the op libraries and their file permissions.
+    Checks the device, the runtime, this machine, the op libraries and their file permissions. Raises the errors of
+    `methods.load`.
     """
     contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
@@ -311,13 +284,14 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
     check_device(contract.device, folder)
     if spec_of(target).runtime == "onnxruntime":
         onnx_session.check_installed(contract.device)
-    check_environment(manifest.environment, environment(contract.device), target, folder)
+    package = package_here(manifest, target, folder)
     for library in op_libraries(manifest, target):
         if not (folder / library).is_file():
             raise RefusedError(
                 "the op library for ONNX Runtime is missing", where=str(folder / library), fix="copy the bundle again"
             )
-    check_private(folder, manifest.targets[target], op_libraries(manifest, target))
+    check_private(folder, package.path, op_libraries(manifest, target))
+    return package
 
 
 def check_device(device: str, folder: Path) -> None:

@@ -82,7 +82,10 @@ def missing(device: str) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Compiles the program in a child process to `aoti/model.pt2` and returns that path relative to `folder`.
+    """Compiles the program in a child process to `aoti/model.pt2`, or the path in `context`, and returns this path.
+
+    The machine code runs on every CPU with the vector instructions that torch uses here, and no other instructions
+    are used: see `aoti_compile`.
 
     If the compiler runs out of memory, aborts, or causes an illegal memory access on the GPU, only the child process
     fails.
@@ -95,7 +98,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     from fuseconv.targets.unplanned_attention import without_plans
     from fuseconv.weights.store import weights_of
 
-    artifact, source = SPEC.artifact, context.scratch / exported.SPEC.artifact
+    artifact, source = context.artifact or SPEC.artifact, context.scratch / exported.SPEC.artifact
     given = in_place(without_plans(program)).exported
     exported.save(given, source, None if context.store is None else context.store.table(weights_of(given)))
     try:

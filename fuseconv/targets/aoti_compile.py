@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,14 @@ _OUTSIDE = {
     "aot_inductor.package_constants_on_disk_format": "pickle_weights",
 }
 """Inductor settings that make the compiler return the weights to the caller."""
+
+_X86 = {"AVX512": (512, "x86-64-v4"), "AVX2": (256, "x86-64-v3")}
+"""For torch's names of x86 instruction sets: the width of a vector in bits, and the compiler's name of the CPUs."""
+
+_ANY_X86 = (1, "x86-64")
+
+_BEYOND = ("_is_amx_tile_supported", "_is_avx512_bf16_supported", "_is_vnni_supported")
+"""The functions of torch.cpu by which Inductor finds instructions that CPUs with AVX512 may lack."""
 
 _COMMANDS = "\n// Compile cmd\n"
 
@@ -66,13 +75,33 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
 
 
 def _settings() -> dict[str, Any]:
-    """Returns Inductor settings for the C++ compiler and for the instruction-set check.
+    """Returns Inductor settings for the C++ compiler and for the instructions that the package may use.
 
     Inductor reads the compiler from the environment when it is imported, which happened before the fork. By default,
     Inductor also tests which vector instructions the CPU supports, even for a GPU: it compiles its headers for each
     instruction set, and starts a Python process to load the result. The package is the same without this test.
     """
-    return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, os.environ.get("CXX") or "g++")}
+    compiler = os.environ.get("CXX") or "g++"
+    return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, compiler), **_instructions(platform.machine())}
+
+
+def _instructions(machine: str) -> dict[str, Any]:
+    """Returns Inductor settings by which a package runs on every x86 CPU with the instruction set that torch uses here.
+
+    By default, the compiler may use all instructions of this CPU (`-march=native`), so that a package of a CPU with
+    AVX512 and AMX, or one that is compiled under ATEN_CPU_CAPABILITY=avx2, may not run on the CPUs for which it is
+    meant. Older versions of torch have no setting for this.
+    """
+    import torch
+    from torch._inductor import config
+
+    if machine != "x86_64":
+        return {}
+    for name in _BEYOND:
+        if hasattr(torch.cpu, name):
+            setattr(torch.cpu, name, lambda: False)  # this process does nothing but compile
+    width, cpus = _X86.get(torch.backends.cpu.get_cpu_capability(), _ANY_X86)
+    return {"cpp.simdlen": width, **({"cpp.march": cpus} if hasattr(config.cpp, "march") else {})}
 
 
 def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
@@ -92,7 +121,7 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
     assert isinstance(made, list)
     if store is not None:
         weights = {name: tensor for one in made if not isinstance(one, str) for name, (tensor, _) in one.items()}
-        set_table(package, store.put(package.parent.name, weights))
+        set_table(package, store.put(package.parent.relative_to(store.bundle).as_posix(), weights))
     with tempfile.TemporaryDirectory() as folder:
         files: list[Any] = [_without_commands(Path(file), Path(folder)) for file in made if isinstance(file, str)]
         package_aoti(str(package), files)

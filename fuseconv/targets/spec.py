@@ -58,11 +58,14 @@ class Context:
         scratch: an existing folder for temporary files, outside the bundle, which the caller removes.
         op_files: the paths of Python files that register ops of the program, which child processes must load.
         store: the store for the weights. None if the artifact must contain its weights.
+        artifact: the path of the artifact to write, relative to the bundle. None for the path in the target's spec.
+            Only targets of machine code, of which a bundle may contain several packages, support another path.
     """
 
     scratch: Path
     op_files: tuple[Path, ...] = ()
     store: Store | None = None
+    artifact: Path | None = None
 
 
 class Target(Protocol):

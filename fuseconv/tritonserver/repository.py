@@ -17,7 +17,7 @@ from fuseconv.bundle.staging import staged
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.ops.library import PLUGINS
 from fuseconv.pipeline.materialize import materialize
-from fuseconv.runtime.model import choose_target
+from fuseconv.runtime.choosing_targets import choose_target
 from fuseconv.serving.engine import described_outputs
 from fuseconv.serving.names import is_name
 from fuseconv.serving.tensors import of_torch

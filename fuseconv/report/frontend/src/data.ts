@@ -132,6 +132,7 @@ export interface Bundle {
   device: string;
   dtype: string;
   targets: Record<string, string>;
+  packages: Record<string, string[]>;
   mismatch: boolean;
   tolerance: Record<string, number>;
   parity: ParityRow[];

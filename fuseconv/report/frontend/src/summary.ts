@@ -51,6 +51,7 @@ function facts(bundle: Bundle): Record<string, string> {
     Outputs: bundle.outputs.join(", "),
     "Weights and device": `${bundle.dtype} on ${bundle.device}`,
     Targets: Object.keys(bundle.targets).join(", "),
+    Packages: Object.entries(bundle.packages).map(([target, each]) => `${target}: ${each.join(", ")}`).join("\n"),
     "Left out": bundle.left_out.map((one) => `${one.target}: ${one.cause}: ${one.reason}`).join("\n"),
     "Made with": `fuseconv ${bundle.fuseconv}, torch ${made.torch}${made.cuda ? `, CUDA ${made.cuda}` : ""}, ONNX ${made.onnx}${made.onnxruntime ? `, ONNX Runtime ${made.onnxruntime}` : ""}, Python ${made.python}`,
     "Made on": `${made.machine} with ${made.cpu}${made.gpu ? `, GPU of compute capability ${made.gpu}` : ""}, ${made.platform}`,
