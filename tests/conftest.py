@@ -17,7 +17,7 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from support import ROOT, generating, planted, saved_models, sleepy, small_bundle
+from support import ROOT, generating, heads, planted, saved_models, sleepy, small_bundle
 from support.shared import made_once
 from support.small_bundle import Block
 
@@ -236,6 +236,12 @@ def compiled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         generating.write_page(folder, ["aoti", "torchscript"])
 
     return made_once(tmp_path_factory, "compiled", write)
+
+
+@pytest.fixture(scope="session")
+def packages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a bundle before and after `fuseconv add` for a machine with fewer instructions."""
+    return made_once(tmp_path_factory, "packages", heads.write_two_packages)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from fuseconv.bundle.methods import has_methods, method_folder, open_methods, se
 from fuseconv.bundle.packages import Package, package_path
 from fuseconv.bundle.staging import staged
 from fuseconv.errors import FileError, ParityError, UnsupportedError, UsageError
+from fuseconv.ops import library
 from fuseconv.parity import process
 from fuseconv.parity.reference import REFERENCE, read_reference, untried_of
 from fuseconv.parity.report import Report
@@ -72,8 +73,9 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
     Raises:
         UsageError: the bundle does not exist, or does not contain the target aoti.
         RefusedError: the bundle is damaged.
-        UnsupportedError: the bundle is for another kind of machine, was written without its original program, or
-            contains some weights only in a form from which the program cannot be made; or a compiler is missing.
+        UnsupportedError: the bundle is for another kind of machine, calls ops of a rule pack, was written without its
+            original program, or contains some weights only in a form from which the program cannot be made; or a
+            compiler is missing.
         UpstreamError: no CUDA device is available, or the compiler failed.
         ParityError: the outputs of the new package differ from the original program's. The bundle is unchanged.
         FileError: the bundle cannot be written.
@@ -95,7 +97,7 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
         link(folder, staging)
         for name, manifest in lacking.items():
             (staging / name / MANIFEST).unlink()  # writing through a link would change the file of the old bundle
-            manifests[name], report = _add(staging / name, manifest, progress)
+            manifests[name], report = _add(folder / name, manifest, staging / name, progress)
             reports.append(_named(name, report))
         if whole is not None:
             (staging / MANIFEST).unlink()
@@ -116,7 +118,7 @@ def _has_package(folder: Path, manifest: Manifest) -> bool:
 
     Raises:
         UsageError: the bundle does not contain the target.
-        UnsupportedError: the bundle is for another kind of machine.
+        UnsupportedError: the bundle is for another kind of machine, or calls ops of a rule pack.
         UpstreamError: the bundle requires a CUDA device and there is none.
     """
     if _TARGET not in manifest.targets:
@@ -132,16 +134,25 @@ def _has_package(folder: Path, manifest: Manifest) -> bool:
             fix="convert the model on this machine",
         )
     found = fitting(manifest.packages_of(_TARGET), here)
-    return found is not None and found.environment.architecture == here.architecture
+    if found is not None and found.environment.architecture == here.architecture:
+        return True
+    own = {path.name for path in library.library_paths(manifest.contract.device)}
+    if packs := [name for name in manifest.libraries if Path(name).name not in own]:
+        raise UnsupportedError(
+            f"the bundle calls ops of a rule pack ({packs[0]}), whose Python files the compiler needs",
+            where=str(folder),
+            fix="convert the model on this machine with its rules",
+        )
+    return False
 
 
-def _add(folder: Path, manifest: Manifest, progress: Progress) -> tuple[Manifest, Report]:
-    """Compiles and verifies a package in the folder of a bundle or method that has no manifest yet, and seals it."""
+def _add(old: Path, manifest: Manifest, folder: Path, progress: Progress) -> tuple[Manifest, Report]:
+    """Compiles and verifies a package in a copy of a bundle or method that has no manifest yet, and seals the copy."""
     here = environment(manifest.contract.device)
     path = package_path(aoti.SPEC.artifact, here.architecture)
     shutil.rmtree(folder / path.parent, ignore_errors=True)  # a package that a newer torch has compiled
     with progress("rewrite"):
-        program, store, code = stored_program(folder, manifest, _TARGET)
+        program, store, code = stored_program(old, manifest, _TARGET, folder)
     with progress(f"write {_TARGET}"):
         write_target(_TARGET, program, folder, store=store, artifact=path)
         if (table := Table.of(folder / path)) is not None:

@@ -24,17 +24,19 @@ from fuseconv.weights.table import STORE, Table
 from fuseconv.weights.tensor_file import mapped
 
 
-def stored_program(folder: Path, manifest: Manifest, target: str) -> tuple[Program, Store, str]:
+def stored_program(folder: Path, manifest: Manifest, target: str, copy: Path) -> tuple[Program, Store, str]:
     """Returns the fused program of a torch target with the stored weights, a store with these, and the program's hash.
 
     The bundle contains weights that the plan merges or folds only in the merged or folded form. So the captured program
-    is rewritten with dummy values in their place, and the result gets the stored weights of the same names. If the code
-    of the program depends on such a value, the program of the target export is used instead, if it is the same.
+    is rewritten with NaN in their place, and the result gets the stored weights of the same names. A constant that is
+    not stored, because the compiler has written its values into the code, is the one that the rewrite computes. If the
+    code of the program depends on NaN, the program of the target export is used instead, if it is the same.
 
     Args:
         folder: the folder of the bundle, or of one of its methods.
         manifest: the manifest of the bundle. The caller has checked the files.
         target: the name of the target, whose artifact is in the bundle.
+        copy: the folder of a copy of the bundle, for whose new artifacts the store is.
 
     Raises:
         UnsupportedError: the program cannot be made: the artifact contains its weights, the bundle was written without
@@ -57,14 +59,15 @@ def stored_program(folder: Path, manifest: Manifest, target: str) -> tuple[Progr
             raise _unmakable(target, why, folder)
         fused = replace(program, exported=torch.export.load(path))
     entries = {name: entry for one in (*tables, table) for name, entry in one.tensors.items()}
-    needed = weights_of(fused.exported)
-    if lost := [name for name in needed if name not in entries]:
+    tensors = weights_of(fused.exported)
+    if lost := [name for name in tensors if name not in entries and tensors[name].isnan().any()]:
         raise _unmakable(target, f"the bundle does not contain its weight {lost[0]}", folder)
+    needed = [name for name in tensors if name in entries]
     whole, files = weights_folder(folder), dict.fromkeys(file for one in (*tables, table) for file in one.files)
     weights = Table(tuple(files), {name: entries[name] for name in needed}).read(whole, manifest.contract.device)
     keys = mapped(whole / STORE).keys()  # the others belong to one artifact, and each artifact has a file for its own
     shared = {name: entries[name] for name in needed if entries[name].key in keys}
-    store = Store.reopen(whole, Table((STORE,), shared), {name: weights[name] for name in shared})
+    store = Store.reopen(weights_folder(copy), Table((STORE,), shared), {name: weights[name] for name in shared})
     return replace(fused, exported=given(fused.exported, weights)), store, table.program
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,6 @@ from support.libraries import patched
 from support.op_table import DEVICES, rows, tensors
 from support.small_bundle import Block
 from torch import Tensor
-from torch._inductor import config
-from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 from fuseconv import ops
 from fuseconv.contract.spec import Contract
@@ -259,9 +258,11 @@ def test_a_program_without_our_ops_needs_no_library() -> None:
     assert c_shims.inductor_configs(exported, "cpu") == {}
 
 
-def test_a_package_has_the_vector_instructions_that_torch_would_find(package: Path) -> None:
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="torch has one set of instructions elsewhere")
+def test_a_package_has_the_vector_instructions_of_torch_and_no_others(package: Path) -> None:
+    """Inductor would choose AMX or VNNI where there is any, which the record of the machine does not name."""
     with zipfile.ZipFile(package) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("wrapper_metadata.json"))
         metadata = json.loads(archive.read(name))
-    assert config.cpp.vec_isa_ok is None  # here it compiles them
-    assert metadata["AOTI_CPU_ISA"] == str(pick_vec_isa()).upper()
+    names = {"AVX512": "AVX512", "AVX2": "AVX2"}
+    assert metadata["AOTI_CPU_ISA"] == names.get(torch.backends.cpu.get_cpu_capability(), "INVALID_VEC_ISA")

@@ -30,6 +30,7 @@ FUNCTIONS = [
     fuseconv.load,
     fuseconv.fuse,
     fuseconv.tune,
+    fuseconv.add,
 ]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {

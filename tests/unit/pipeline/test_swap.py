@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.heads import Heads, archive
 from support.shared import made_once
-from torch import Tensor, nn
+from torch import Tensor
 
 from fuseconv import cli
 from fuseconv.bundle.files import MANIFEST
@@ -29,36 +30,6 @@ from fuseconv.sources.adapters import merged
 from fuseconv.sources.new_weights import fitted
 
 TARGETS = ("export", "onnx", "onnx-plugin", "torchscript")
-
-
-class Heads(nn.Module):
-    """Three products of one input, which are merged; a tied table; and a constant."""
-
-    mask: Tensor
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
-        self.up = nn.Linear(16, 32)
-        self.down = nn.Linear(32, 16, bias=False)
-        self.tied = nn.Linear(32, 16, bias=False)
-        self.tied.weight = self.down.weight
-        self.shift = nn.Parameter(torch.randn(16))
-        self.scale = nn.Parameter(torch.tensor(0.5))  # a rule makes it a number in the program
-        self.register_buffer("mask", torch.linspace(0, 1, 16), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (part(x).view(-1, 5, 4, 4) for part in (self.query, self.key, self.value))
-        mixed = (torch.tanh(query * self.scale) * key + value).flatten(2) * self.mask
-        hidden = nn.functional.gelu(self.up(mixed + self.shift))
-        return self.down(hidden) + self.tied(hidden * 2)
-
-
-def archive(module: nn.Module, path: Path) -> Path:
-    dims = ({0: torch.export.Dim("batch", min=1, max=16)},)
-    torch.export.save(torch.export.export(module.eval(), (torch.randn(3, 5, 16),), dynamic_shapes=dims), path)
-    return path
 
 
 @pytest.fixture(scope="module")

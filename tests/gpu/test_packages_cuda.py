@@ -1,0 +1,85 @@
+"""A package is for the architecture of its GPU: it loads there, and is refused, and compiled again, elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support.heads import Heads, archive
+
+import fuseconv
+from fuseconv.bundle.files import WEIGHTS, measure_file
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.errors import UnsupportedError
+from fuseconv.pipeline.convert import convert
+from fuseconv.runtime.environment import environment
+from fuseconv.runtime.model import load
+from fuseconv.sources import Options
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+X = torch.linspace(-2, 2, 160).reshape(2, 5, 16)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    model = archive(Heads(0), folder / "model.pt2")
+    options = Options(device="cuda")
+    convert(model, target=("aoti", "export", "torchscript"), options=options, output=folder / "heads.fuseconv")
+    return folder / "heads.fuseconv"
+
+
+@pytest.fixture
+def foreign(bundle: Path, tmp_path: Path) -> Path:
+    """The bundle as a GPU of another architecture would have made it."""
+    path = Path(shutil.copytree(bundle, tmp_path / "foreign.fuseconv"))
+    manifest = open_bundle(path)
+    made = manifest.environment.model_copy(update={"gpu": "7.5"})
+    seal(path, manifest.model_copy(update={"environment": made}))
+    return path
+
+
+def test_the_package_of_this_gpu_is_named_by_its_compute_capability_and_loads(bundle: Path) -> None:
+    major, minor = torch.cuda.get_device_capability()
+    assert [one.environment.architecture for one in open_bundle(bundle).packages_of("aoti")] == [f"sm_{major}{minor}"]
+    model = load(bundle)
+    assert (model.target, model.passed_over) == ("aoti", {})
+    torch.testing.assert_close(model(X.cuda()).cpu(), Heads(0)(X), rtol=1e-3, atol=1e-3)
+    assert fuseconv.add(bundle).report is None
+
+
+def test_the_package_of_another_architecture_is_refused_with_the_command_that_adds_one(foreign: Path) -> None:
+    here = environment("cuda").gpu
+    with pytest.raises(UnsupportedError) as caught:
+        load(foreign)
+    assert caught.value.what == f"the target aoti was built for GPU architecture 7.5, but this is {here}"
+    assert caught.value.fix == "run `fuseconv add BUNDLE` on this machine, or load another target"
+
+
+def test_add_compiles_the_package_of_this_gpu_with_the_weights_of_the_bundle(foreign: Path) -> None:
+    before, here = measure_file(foreign / WEIGHTS), environment("cuda").architecture
+    done = fuseconv.add(foreign)
+    assert done.report is not None
+    assert (done.report.ok, done.architecture, done.architectures) == (True, here, ("sm_75", here))
+    assert measure_file(foreign / WEIGHTS) == before
+    assert not (foreign / f"aoti-{here}" / WEIGHTS).exists()
+    model = load(foreign)
+    assert (model.target, model.passed_over) == ("aoti", {})
+    torch.testing.assert_close(model(X.cuda()).cpu(), Heads(0)(X), rtol=1e-3, atol=1e-3)
+    with pytest.raises(UnsupportedError, match=r"the target export was built for GPU architecture 7\.5"):
+        load(foreign, "export")
+
+
+def test_several_packages_of_other_architectures_are_named(foreign: Path) -> None:
+    fuseconv.add(foreign)
+    manifest = open_bundle(foreign)
+    (own,) = manifest.packages
+    other = own.model_copy(update={"environment": own.environment.model_copy(update={"gpu": "8.0"})})
+    seal(foreign, manifest.updating_packages([other]))
+    with pytest.raises(UnsupportedError) as caught:
+        load(foreign, "aoti")
+    here = environment("cuda").architecture
+    assert caught.value.what == f"the target aoti has packages for sm_75, sm_80, but this machine is {here}"
