@@ -30,7 +30,7 @@ from fuseconv.runtime.environment import architecture_problems, environment
 from fuseconv.runtime.model import check_device
 from fuseconv.runtime.packages import fitting
 from fuseconv.targets import aoti
-from fuseconv.untrusted.files import read_plain
+from fuseconv.untrusted.files import is_plain, read_plain
 from fuseconv.weights.table import Table, set_table
 
 _TARGET = aoti.SPEC.name
@@ -81,10 +81,14 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
         FileError: the bundle cannot be written.
 
     Examples:
-        >>> fuseconv.add("mlp.fuseconv").report is None  # this machine has converted it
-        True
+        >>> fuseconv.add("mlp.fuseconv")
+        Traceback (most recent call last):
+        fuseconv.errors.UsageError: the bundle has no target aoti
+          at: mlp.fuseconv
+          fix: convert the model with --target aoti
     """
-    folder = Path(bundle).resolve()
+    folder = Path(bundle)
+    unchanged = _unchanged(folder)  # before the bundle is read
     whole = open_methods(folder) if has_methods(folder) else None
     names = [Path()] if whole is None else [method_folder(Path(), name) for name in whole.methods]
     manifests = {name: open_bundle(folder / name) for name in names}
@@ -92,8 +96,9 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
     if not lacking:
         return _added(folder, manifests, None)
     process.prepare()
+    folder = folder.resolve()  # a symbolic link to the folder stays a link
     reports: list[Report] = []
-    with staged(folder, _unchanged(folder)) as staging:
+    with staged(folder, unchanged) as staging:
         link(folder, staging)
         for name, manifest in lacking.items():
             (staging / name / MANIFEST).unlink()  # writing through a link would change the file of the old bundle
@@ -188,7 +193,7 @@ def _named(method: Path, report: Report) -> Report:
 
 def _unchanged(folder: Path) -> Callable[[Path], None]:
     """Returns a check that a bundle may be replaced: no other process has replaced it since this call."""
-    before = read_plain(folder / MANIFEST)
+    before = read_plain(folder / MANIFEST) if is_plain(folder / MANIFEST) else b""
 
     def check(path: Path) -> None:
         check_replaceable(path)

@@ -17,7 +17,7 @@ from fuseconv.doctor import abilities
 from fuseconv.errors import UnsupportedError
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
-from fuseconv.targets import PREFERENCE, TARGETS
+from fuseconv.targets import TARGETS
 
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -78,15 +78,20 @@ def test_doctor_says_what_load_would_say(field: str, value: str, words: str, doc
         with pytest.raises(UnsupportedError) as caught:
             load(bundle_copy, target)
         assert (findings[target]["found"], findings[target]["fix"]) == (caught.value.what, caught.value.fix)
-    assert status == (0 if findings[PREFERENCE[0]]["ok"] else 4)
+    assert status == (0 if any("(default)" in finding["found"] for finding in findings.values()) else 4)
 
 
 def test_the_preferred_target_decides_and_another_is_named(doctor: Doctor, bundle_copy: Path) -> None:
-    made_elsewhere(bundle_copy, cpu="AVX1024")
+    made_elsewhere(bundle_copy, torch="99.1.0")
     status, record = doctor(bundle_copy)
     assert status == 4
     assert "the default target aoti does not load here: " in record["error"]["message"]
-    assert record["error"]["hint"] == "convert the model on this machine, or load the target export, which loads here"
+    assert record["error"]["hint"] == "convert the model on this machine, or load the target onnx, which loads here"
+    made_elsewhere(bundle_copy, torch="2.0.0", cpu="AVX1024")
+    status, record = doctor(bundle_copy)
+    assert status == 0
+    assert by_name(record)["export"]["found"] == "loads here (default)"
+    assert by_name(record)["aoti"]["fix"] == "run `fuseconv add BUNDLE` on this machine, or load another target"
     made_elsewhere(bundle_copy, cpu="DEFAULT", onnxruntime="99.1.0")
     status, record = doctor(bundle_copy)
     assert status == 0

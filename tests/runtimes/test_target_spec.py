@@ -70,7 +70,7 @@ def test_the_targets_are_listed_and_preferred_in_these_orders() -> None:
 
 
 def test_the_runtime_in_cpp_prefers_the_same_targets_and_gives_the_same_to_onnx_runtime() -> None:
-    source = (PACKAGE.parent / "csrc/runtime/model.cpp").read_text()
+    source = "".join((PACKAGE.parent / f"csrc/runtime/{name}.cpp").read_text() for name in ("model", "packages"))
     ((preferred,), (onnx,)) = (re.findall(one, source) for one in (r"kPreference = {(.*)};", r"bool is_onnx.*{(.*)}"))
     loaded = [name for name in PREFERENCE if not TARGETS[name].SPEC.python_only]
     assert re.findall(r'"(.+?)"', preferred) == loaded
