@@ -1,8 +1,8 @@
 """Stores the captured program in a bundle, so that `fuseconv swap` can verify new weights against this program.
 
 `original/model.pt2` is a torch.export archive without weights. `original/weights.json` lists the weights that the fused
-program uses unchanged. The bundle does not contain the other weights, which the fused program uses only in merged or
-folded form.
+program uses unchanged. Of the other weights, which the fused program uses only in merged or folded form, the bundle
+contains those of one element, because a rule may write their value into the code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
     """
     state = {name: tensor for name, tensor in exported.state_dict.items() if is_storable(tensor)}
     given = {name: state[name] for name in names or state}
-    target.save(exported, bundle / ARTIFACT, store.table(weights_of(exported)), given)
+    others = [name for name, tensor in given.items() if tensor.numel() != 1]
+    target.save(exported, bundle / ARTIFACT, store.table(weights_of(exported)), others)
     first: dict[object, str] = {}
     tied = {
         name: first.setdefault((tensor.data_ptr() or name, tensor.shape, tensor.stride()), name)

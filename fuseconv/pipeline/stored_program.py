@@ -20,7 +20,7 @@ from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load_libraries
 from fuseconv.targets import exported
 from fuseconv.weights.store import Store, weights_of
-from fuseconv.weights.table import STORE, Table
+from fuseconv.weights.table import STORE, Table, weights_of_artifact
 from fuseconv.weights.tensor_file import mapped
 
 
@@ -49,7 +49,8 @@ def stored_program(folder: Path, manifest: Manifest, target: str, copy: Path) ->
     load_libraries(folder, manifest, target)
     captured, _ = read_original(folder, manifest)
     inputs = tried_of(read_reference(folder / REFERENCE, manifest.contract))[0].case.inputs
-    program = Program(captured, manifest.contract, inputs)
+    stored = weights_of_artifact(folder / ARTIFACT, manifest.contract.device) or {}
+    program = Program(given(captured, stored), manifest.contract, inputs)
     fused = rewrite(program, read_plan(folder / PLAN).untested().of(target))
     tables = [one for one in _others(folder, manifest) if one.program in ("", table.program)]
     if program_hash(fused) != table.program:

@@ -28,7 +28,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
     model = archive(Heads(0), folder / "model.pt2")
     options = Options(device="cuda")
-    convert(model, target=("aoti", "export", "torchscript"), options=options, output=folder / "heads.fuseconv")
+    targets = ("aoti", "export", "torchscript")
+    convert(model, target=targets, options=options, tune="none", output=folder / "heads.fuseconv")
     return folder / "heads.fuseconv"
 
 

@@ -22,7 +22,7 @@ from support.machines import command_elsewhere, elsewhere, fewer_instructions
 import fuseconv
 from fuseconv import cli
 from fuseconv.bundle.files import MANIFEST, SIGNATURE, WEIGHTS
-from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.parity.reference import REFERENCE
 from fuseconv.runtime.environment import environment
@@ -274,6 +274,14 @@ def without_export(bundle: Path) -> None:
     seal(bundle, manifest.model_copy(update={"targets": {"aoti": manifest.targets["aoti"]}}))
 
 
+def of_another_program(bundle: Path) -> None:
+    """As in a bundle that an older fuseconv has written, where a rule has made a weight a number."""
+    without_export(bundle)
+    path = bundle / "aoti/weights.json"
+    path.write_text(path.read_text().replace('"program": "', '"program": "0'))
+    seal(bundle, read_manifest(bundle))
+
+
 def without_original(bundle: Path) -> None:
     manifest = open_bundle(bundle)
     shutil.rmtree(bundle / "original")
@@ -300,7 +308,11 @@ def of_a_rule_pack(bundle: Path) -> None:
     ("damage", "kind", "words"),
     [
         (without_aoti, UsageError, "the bundle has no target aoti"),
-        (without_export, UnsupportedError, "it depends on the value of a weight that the bundle contains only merged"),
+        (
+            of_another_program,
+            UnsupportedError,
+            "it depends on the value of a weight that the bundle",
+        ),
         (without_original, UnsupportedError, "does not contain the original program"),
         (self_contained, UnsupportedError, "its artifact contains the weights"),
         (of_a_rule_pack, UnsupportedError, "the bundle calls ops of a rule pack"),
@@ -316,6 +328,15 @@ def test_what_cannot_be_added_is_said_and_the_bundle_stays(
         fuseconv.add(foreign)
     assert hashes(foreign) == before
     assert [path.name for path in foreign.parent.iterdir()] == [foreign.name]
+
+
+def test_a_program_with_a_number_that_was_a_weight_is_made_without_the_export(foreign: Path) -> None:
+    without_export(foreign)
+    before = Table.of(foreign / "aoti/model.pt2")
+    assert fuseconv.add(foreign).report is not None
+    added = Table.of(foreign / f"aoti-{HERE}/model.pt2")
+    assert (before, set(hashes(foreign)) & {f"aoti-{HERE}/{WEIGHTS}"}) == (added, set())
+    torch.testing.assert_close(load(foreign, "aoti")(X), Heads(0)(X))
 
 
 def test_a_package_that_computes_something_else_does_not_stay(foreign: Path) -> None:
