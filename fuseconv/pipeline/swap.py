@@ -165,12 +165,12 @@ def swap(
             seal(staging, described.only(package), sealed.files)
             name = f"{package.target} for {package.environment.architecture}"
             with progress(f"verify {name}"):
-                rows = with_limits(_rows(process.verify(staging, [package.target], hashed=True)), manifest)
-            own = Report(tuple(rows))
+                own_rows = with_limits(_rows(process.verify(staging, [package.target], hashed=True)), manifest)
+            own = Report(tuple(own_rows))
             if not own.ok:
                 raise _differs(own, path)
             packages.append(package.model_copy(update={"parity": own.to_json()["rows"]}))
-            report = replace(report, rows=(*report.rows, *(replace(row, target=name) for row in rows)))
+            report = replace(report, rows=(*report.rows, *(replace(row, target=name) for row in own_rows)))
         seal(staging, proved.updating_packages(packages), sealed.files)
     kept = tuple(name for name in sorted(manifest.targets) if name not in new.written)
     left_out = tuple(one.environment.architecture for one in manifest.packages if one not in new.packages)
