@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,9 @@ def test_verify_runs_the_targets_that_are_named(folder: Path, capsys: pytest.Cap
 
 
 def test_a_target_that_was_left_out_is_refused_with_the_reason(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bundle = folder / "undefined.fuseconv"
+    bundle = Path(shutil.copytree(folder / "undefined.fuseconv", tmp_path / "left_out.fuseconv"))
     manifest = read_manifest(bundle)
     left = {"target": "onnx", "cause": "unsupported", "reason": "ONNX Runtime has no kernel for Log"}
     seal(bundle, type(manifest).model_validate({**manifest.model_dump(), "left_out": [left]}))
