@@ -29,7 +29,7 @@ from fuseconv.runtime.environment import environment
 from fuseconv.runtime.model import load
 from fuseconv.weights.table import Table
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.compiles, pytest.mark.timeout(600)]
 
 HERE = environment("cpu").architecture
 CAPABILITY = torch.backends.cpu.get_cpu_capability().lower()
@@ -371,7 +371,6 @@ def test_a_bundle_that_another_process_replaces_meanwhile_is_not_overwritten(for
     assert not list(foreign.glob("aoti-*"))
 
 
-@pytest.mark.compiles
 def test_every_method_of_a_bundle_gets_a_package(compiled_folder: Path, tmp_path: Path, lower: str) -> None:
     bundle = Path(shutil.copytree(compiled_folder / "llama.fuseconv", tmp_path / "llama.fuseconv"))
     before = hashes(bundle)
