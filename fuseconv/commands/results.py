@@ -215,7 +215,8 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
     for line in _unproved(report):
         console.print(line, highlight=False, markup=False)
     counts, more = report.counts(), "" if everything else "; -v shows each"
-    run = f"ran {counts['cases']} cases on {counts['targets']} targets and compared {counts['rows']} outputs{more}"
+    targets = f"{counts['targets']} target{'s' if counts['targets'] != 1 else ''}"
+    run = f"ran {counts['cases']} cases on {targets} and compared {counts['rows']} outputs{more}"
     console.print(f"\n{run}", highlight=False)
 
 
