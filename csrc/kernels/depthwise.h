@@ -12,7 +12,7 @@ namespace fuseconv::cuda {
 bool depthwise(CudaHost& host, const Convolution& convolution);
 
 // Does the same with Hopper's instructions, for a convolution that `depthwise` supports. Returns false, without any
-// effect, in f32 and on other GPUs.
+// effect, in f32, on other GPUs, and if there is no code for Hopper.
 bool depthwise_sm90(CudaHost& host, const Convolution& convolution);
 
 }  // namespace fuseconv::cuda

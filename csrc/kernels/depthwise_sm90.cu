@@ -12,7 +12,7 @@ namespace {
 
 using namespace diagonal;
 
-constexpr int kMostBoxBytes = 24 << 10;  // four blocks fit in the shared memory of an SM
+constexpr int kMostBoxBytes = 24 << 10;  // three blocks fit in the shared memory of an SM
 
 int quotient_up(int64_t count, int64_t each) { return static_cast<int>((count + each - 1) / each); }
 
@@ -98,7 +98,9 @@ bool launch(CudaHost& host, const Convolution& c) {
   }
   const Problem p = problem_of(c);
   const int bytes = kAlignment + kResultBytes + kStages * (p.box_bytes + 8);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
+  constexpr int kMostBytes = kAlignment + kResultBytes + kStages * (kMostBoxBytes + 8);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
+             "cudaFuncSetAttribute");
   int per_processor = 0;
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, kThreads, bytes),
              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");

@@ -155,7 +155,7 @@ __device__ __noinline__ void sum_again(const Problem& p, Position at, int channe
 template <class T, int kKernel, int kStride>
 __global__ void __launch_bounds__(kThreads, kKernel == 3 ? 5 : 3)
     depthwise_sm90_kernel(const __grid_constant__ Problem p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kInputs = (kRows - 1) * kStride + kKernel;  // rows of pixels beneath a column
   extern __shared__ uint8_t memory[];
   const uint32_t unaligned = sm90::shared_address(memory);

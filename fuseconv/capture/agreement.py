@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from fuseconv.capture.drawn import draw_taken
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
-from fuseconv.errors import FuseconvError, UnsupportedError
+from fuseconv.errors import FuseconvError, UnsupportedError, is_out_of_memory
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import compare
 from fuseconv.program.original import Original
@@ -100,7 +100,9 @@ def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[
     try:
         with torch.no_grad():
             found = pytree.tree_leaves(module(*inputs))
-    except Exception as error:  # noqa: BLE001 - the model itself does not raise this error
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
         return f"the model runs, but the exported program fails: {type(error).__name__}: {first_line(error)}"
 
     if _are_equal(expected, found):

@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.deferred import export_proving
-from fuseconv.capture.drawn import with_taken_ranges
+from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.placement import place
@@ -48,7 +48,8 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
 
     Args:
         subject: the model on the CPU, and its contract. An archive's tensors are moved to the device.
-        device: `cpu` or `cuda`, where the program is returned and the results are compared.
+        device: `cpu` or `cuda`, where the program is returned and, unless integer inputs have no range, the results
+            are compared.
 
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
@@ -82,9 +83,11 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
     if kind == "archive" and guards:
         raise explain_suspect(guards[0], subject, tensors, export)
     _forget_addresses(flat.exported)
-    program = place(Program(flat.exported, contract, subject.examples, original), device)
-    exported, original = program.exported, program.original or original
-    contract = with_taken_ranges(original, program.contract, example_sizes(contract))
+    # Integers without a range are tried on the CPU: on a GPU, an index out of range ends the process.
+    where = "cpu" if open_integers(contract) else device
+    contract = with_taken_ranges(original, contract, example_sizes(contract))
+    program = place(Program(flat.exported, contract, subject.examples, original), where)
+    exported, contract, original = program.exported, program.contract, program.original or original
     for suspect in guards:
         if not agrees(exported, contract, original, suspect.sizes):
             raise explain_suspect(suspect, subject, tensors, export)
@@ -92,7 +95,7 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
     # Random examples are generated again, within the ranges of input values that the graph allows.
     examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else program.examples
     exported.example_inputs = (examples, {})
-    return replace(program, contract=contract, examples=examples)
+    return place(replace(program, examples=examples), device)
 
 
 def _forget_addresses(exported: ExportedProgram) -> None:

@@ -151,7 +151,8 @@ def swap(
         new = _Swap(folder, staging, manifest, program, plan, tied)
         new.write(progress)
         _renew_sbom(staging, manifest)
-        described = new.described().model_copy(update={"source": source, "files": {}})
+        made_here = {"environment": environment(manifest.contract.device)} if new.written else {}
+        described = new.described().model_copy(update={"source": source, "files": {}, **made_here})
         sealed = seal(staging, described.updating_packages([]))
         with progress("verify"):
             results = process.verify(staging, sorted(manifest.targets), hashed=True)

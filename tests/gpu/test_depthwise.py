@@ -42,6 +42,8 @@ class Case:
 
 CASES = [
     Case(2, 32, (112, 112), 3, act="silu"),
+    Case(16, 64, (112, 112), 3, act="silu"),  # several tiles per block, as the next
+    Case(16, 192, (56, 56), 7),
     Case(1, 32, (9, 300), 3, act="relu", residual="before"),
     Case(3, 96, (57, 33), 3, 2, act="silu", residual="after"),
     Case(70, 40, (7, 7), 3, act="hard_swish"),
