@@ -185,7 +185,7 @@ def memory_cases(shape: tuple[int, int]) -> Iterator[Case]:
 
 
 def image_cases(shapes: Sequence[tuple[int, ...]]) -> Iterator[Case]:
-    """Yields group_norm_act of 32 groups, as diffusion models call it."""
+    """Yields group_norm_act of 32 groups, as diffusion models call it, of contiguous and of channels-last images."""
 
     def call(norm: Call) -> Call:
         return lambda x, weight, bias, act: norm(x, 32, weight, bias, 1e-5, act)
@@ -193,7 +193,9 @@ def image_cases(shapes: Sequence[tuple[int, ...]]) -> Iterator[Case]:
     for dtype, shape in itertools.product(("f32", "bf16", "f16"), shapes):
         for case in op_case("group_norm_act", dtype, (shape, *[shape[1:2]] * 2), ("silu",), act="silu"):
             ours, eager = call(case.ours), call(case.eager)
-            yield Case(case.op, case.act, dtype, shape, case.draw, ours, eager, plain=eager)
+            whole = Case(case.op, case.act, dtype, shape, case.draw, ours, eager, plain=eager)
+            yield whole
+            yield replace(whole, act=f"{case.act}, channels last", draw=partial(channels_last, case.draw))
 
 
 def convolution_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterator[Case]:

@@ -24,7 +24,7 @@ from record import Row, machine, write
 from torch import Tensor
 
 from fuseconv import ops
-from fuseconv.ops.conv_act import channels_last
+from fuseconv.ops.layout import channels_last
 
 ROUNDS = 9
 KEY = ("model", "x", "weight", "stride", "dilation", "groups", "act", "residual", "dtype")

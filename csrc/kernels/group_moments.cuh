@@ -8,6 +8,7 @@
 // and added by a second kernel. The order of the additions is the same on every run.
 #pragma once
 
+#include "kernels/group_norm.h"
 #include "kernels/index.cuh"
 #include "kernels/moments.cuh"
 
@@ -175,19 +176,71 @@ __global__ void __launch_bounds__(kRowBlock<Threads>) add_parts(const __grid_con
   });
 }
 
+// The rows of a group norm, and what the last step needs.
+template <class T>
+struct GroupRows {
+  ReductionLoops loops;
+  const T* x;
+  ChannelArguments<T> channels{};
+
+  GroupRows(CudaHost& host, const GroupNorm& norm) : loops(of(norm)), x(static_cast<const T*>(norm.x.data)) {
+    const int64_t images = norm.x.sizes[0], all = norm.x.sizes[1];
+    channels.groups = norm.groups;
+    channels.channels = all / norm.groups;
+    channels.weight_stride = norm.weight ? norm.weight->strides[0] : 0;
+    channels.bias_stride = norm.bias ? norm.bias->strides[0] : 0;
+    channels.weight = norm.weight ? static_cast<const T*>(norm.weight->data) : nullptr;
+    channels.bias = norm.bias ? static_cast<const T*>(norm.bias->data) : nullptr;
+    channels.norm = RowNorm<T>(loops.taken.count(), norm.eps, true);
+    channels.result = static_cast<Moments<Compute<T>>*>(host.scratch(images * all * sizeof(Moments<Compute<T>>)));
+  }
+
+  template <class Index>
+  GroupArguments<T, Index> arguments() const {
+    GroupArguments<T, Index> a{};
+    a.kept = IndexSpace<Index, 2>(loops.kept, 1);
+    a.rows = loops.kept.count();
+    a.elements = loops.taken.count();
+    a.x = x;
+    a.channels = channels;
+    return a;
+  }
+
+  // Computes the moments from sums [parts, rows, 2].
+  template <class Index = int64_t>
+  void finish(CudaHost& host, double* sums, int64_t parts) const {
+    GroupArguments<T, Index> a = arguments<Index>();
+    a.parts = parts;
+    a.sums = sums;
+    const auto launch = [&]<int Threads>() {
+      add_parts<Threads><<<row_blocks(a.rows, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream_of(host)>>>(a);
+    };
+    if (parts > 4 * 32) {
+      launch.template operator()<kGroupThreads>();
+    } else {
+      launch.template operator()<32>();
+    }
+    check_launch("a kernel of a group norm");
+  }
+
+ private:
+  static ReductionLoops of(const GroupNorm& norm) {
+    const Spec view = grouped(norm.x, norm.groups);
+    int64_t dims[kMaxRank];
+    for (int axis = 2; axis < view.rank; ++axis) {
+      dims[axis - 2] = axis;
+    }
+    return reduction_loops(view, {dims, static_cast<size_t>(view.rank - 2)});
+  }
+};
+
 template <int Size, class Index, class T>
-void launch_group_moments(CudaHost& host, const ReductionLoops& loops, const T* x,
-                          const ChannelArguments<T>& channels) {
+void launch_group_moments(CudaHost& host, const GroupRows<T>& rows) {
   const cudaStream_t stream = stream_of(host);
-  GroupArguments<T, Index> a{};
-  a.kept = IndexSpace<Index, 2>(loops.kept, 1);
-  a.taken = IndexSpace<Index, 1>(loops.taken, Size);
-  a.rows = loops.kept.count();
-  a.elements = loops.taken.count();
+  GroupArguments<T, Index> a = rows.template arguments<Index>();
+  a.taken = IndexSpace<Index, 1>(rows.loops.taken, Size);
   const int64_t runs = a.elements / Size, processors = processor_count();
   a.runs = static_cast<Index>(runs);
-  a.x = x;
-  a.channels = channels;
   // A whole block takes one row if the row is long, or if there are few rows and a warp would need several steps.
   const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < processors * 64);
   const int64_t most = by_block ? std::clamp<int64_t>(runs / (kGroupThreads * kGroupUnroll), 1, 65535) : 1;
@@ -209,8 +262,7 @@ void launch_group_moments(CudaHost& host, const ReductionLoops& loops, const T* 
   }
   check_launch("a kernel of a group norm");
   if (a.parts > 1) {
-    add_parts<32><<<row_blocks(a.rows, kRowsPerBlock<32>), kRowBlock<32>, 0, stream>>>(a);
-    check_launch("a kernel of a group norm");
+    rows.template finish<Index>(host, a.sums, a.parts);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
-// A row is one group of one image. It is dense in y and has any strides in x.
+// A row is one group of one image. It has any strides in x. In y, it is dense or channels last.
 template <class T>
 struct GroupRows {
   using A = Compute<T>;
@@ -32,8 +32,14 @@ struct GroupRows {
     for (Position position(rows, 2, begin); begin < end; ++begin, position.advance(1)) {
       const int64_t* offsets = position.offsets();
       const A* s = load_row(static_cast<const T*>(norm.x.data) + offsets[1], row.data());
-      const int64_t first_channel = offsets[0] / elements % norm.groups * channels;
-      store_row(s, moments(s, elements, norm.eps, true), first_channel, static_cast<T*>(norm.y.data) + offsets[0]);
+      const Moments<A> own = moments(s, elements, norm.eps, true);
+      const int64_t first_channel = begin % norm.groups * channels;
+      T* const y = static_cast<T*>(norm.y.data) + offsets[0];
+      if (is_channels_last(norm.y)) {
+        store_positions(s, own, first_channel, y);
+      } else {
+        store_row(s, own, first_channel, y);
+      }
     }
   }
 
@@ -59,6 +65,32 @@ struct GroupRows {
 
   static A at(const std::optional<In>& vector, int64_t channel, A absent) {
     return vector ? widen(static_cast<const T*>(vector->data)[channel * vector->strides[0]]) : absent;
+  }
+
+  // Stores a row of which the channels of a position are adjacent in s and y, some positions at a time.
+  void store_positions(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
+    const auto [center, correction, factor] = moments;
+    const int64_t most = std::max<int64_t>(kBlock / channels, 1) * channels;
+    Buffer<A> buffers(3 * most);
+    A *const scale = buffers.data(), *const shift = scale + most, *const values = shift + most;
+    for (int64_t i = 0; i < most; ++i) {
+      scale[i] = factor * at(norm.weight, first_channel + i % channels, A(1));
+      shift[i] = at(norm.bias, first_channel + i % channels, A(0));
+    }
+    for (int64_t start = 0; start < elements; start += most) {
+      const int64_t n = std::min(most, elements - start);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] = (s[start + i] - center - correction) * scale[i] + shift[i];
+      }
+      if (norm.activation != Activation::none) {
+        const A* in_place = values;
+        activate(&norm.activation, values, &in_place, n);
+      }
+      for (int64_t i = 0; i < n; i += channels, y += norm.x.sizes[1]) {
+        std::transform(values + i, values + i + channels, y, [](A value) { return narrow<T>(value); });
+      }
+    }
   }
 
   void store_row(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {

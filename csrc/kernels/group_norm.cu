@@ -75,36 +75,19 @@ struct NormalisedAct {
 // Returns the moments of each channel of each image.
 template <class T>
 const void* channel_moments(CudaHost& host, const GroupNorm& norm) {
-  const Spec view = grouped(norm.x, norm.groups);
-  In x = view;
-  x.data = norm.x.data;
-  int64_t dims[kMaxRank];
-  for (int axis = 2; axis < x.rank; ++axis) {
-    dims[axis - 2] = axis;
-  }
-  const ReductionLoops loops = reduction_loops(x, {dims, static_cast<size_t>(x.rank - 2)});
-  const int64_t images = norm.x.sizes[0], channels = norm.x.sizes[1];
-  ChannelArguments<T> a{};
-  a.groups = norm.groups;
-  a.channels = channels / norm.groups;
-  a.weight_stride = norm.weight ? norm.weight->strides[0] : 0;
-  a.bias_stride = norm.bias ? norm.bias->strides[0] : 0;
-  a.weight = norm.weight ? static_cast<const T*>(norm.weight->data) : nullptr;
-  a.bias = norm.bias ? static_cast<const T*>(norm.bias->data) : nullptr;
-  a.norm = RowNorm<T>(loops.taken.count(), norm.eps, true);
-  a.result = static_cast<Moments<Compute<T>>*>(host.scratch(images * channels * sizeof(Moments<Compute<T>>)));
-  const T* data = static_cast<const T*>(x.data);
+  const GroupRows<T> rows(host, norm);
+  const auto& [kept, taken] = rows.loops;
   constexpr int kSize = kVectorSize<T>;
-  const bool whole = loops.taken.count() % kSize == 0;
-  if (whole && has_aligned_runs(loops, true, data) && fits_32_bits(loops.kept, 2, 1) &&
-      fits_32_bits(loops.taken, 1, kSize)) {
-    launch_group_moments<kSize, uint32_t>(host, loops, data, a);
-  } else if (fits_32_bits(loops.kept, 2, 1) && fits_32_bits(loops.taken, 1, 1)) {
-    launch_group_moments<1, uint32_t>(host, loops, data, a);
+  const bool whole = taken.count() % kSize == 0;
+  if (whole && has_aligned_runs(rows.loops, true, rows.x) && fits_32_bits(kept, 2, 1) &&
+      fits_32_bits(taken, 1, kSize)) {
+    launch_group_moments<kSize, uint32_t>(host, rows);
+  } else if (fits_32_bits(kept, 2, 1) && fits_32_bits(taken, 1, 1)) {
+    launch_group_moments<1, uint32_t>(host, rows);
   } else {
-    launch_group_moments<1, int64_t>(host, loops, data, a);
+    launch_group_moments<1, int64_t>(host, rows);
   }
-  return a.result;
+  return rows.channels.result;
 }
 
 }  // namespace
@@ -113,6 +96,9 @@ void group_norm(CudaHost& host, const GroupNorm& norm) {
   const int64_t elements = element_count(norm.x);
   if (elements == 0) {
     return;
+  }
+  if (is_channels_last(norm.y)) {
+    return group_norm_channels_last(host, norm);
   }
   const void* channels = nullptr;
   dispatch(norm.x.dtype, [&]<class T>(T) { channels = channel_moments<T>(host, norm); });

@@ -20,7 +20,7 @@ struct GroupNorm {
   std::optional<In> bias;
   double eps;
   Activation activation;
-  Out y;  // contiguous
+  Out y;  // channels last if x is, otherwise contiguous
 };
 
 inline void check_group_norm(const char* op, In x, int64_t groups, const std::optional<In>& weight,
@@ -64,6 +64,9 @@ void group_norm(CpuHost& host, const GroupNorm& norm);
 namespace cuda {
 
 void group_norm(CudaHost& host, const GroupNorm& norm);
+
+// Does the same for a channels-last x.
+void group_norm_channels_last(CudaHost& host, const GroupNorm& norm);
 
 }  // namespace cuda
 }  // namespace fuseconv

@@ -1,4 +1,4 @@
-// y = act(group_norm(x)), x [N, C, ...]
+// y = act(group_norm(x)), x [N, C, ...]. The result is channels last if x is, otherwise contiguous.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@ struct GroupNormAct {
   static std::array<Spec, 1> outputs(const Args& args) {
     check_group_norm(name, args.x, args.groups, args.weight, args.bias);
     parse_activation(name, args.act);
-    return {contiguous_like(args.x)};
+    const In x = args.x;
+    return {is_channels_last(x) ? channels_last(x.dtype, x.rank, x.sizes) : contiguous_like(x)};
   }
 
   template <class Target>

@@ -13,6 +13,7 @@ from torch.nn import functional
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.layout import channels_last, is_channels_last
 from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -91,16 +92,6 @@ def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor,
     if padding[:spatial] == padding[spatial:]:
         return x, padding[:spatial]
     return functional.pad(x, sides(padding)), [0] * spatial
-
-
-def is_channels_last(x: Tensor) -> bool:
-    """Returns whether a tensor [N, C, ...] fills its memory with the channels innermost, and is not contiguous."""
-    return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """Returns a tensor [N, C, ...] whose channels are innermost in memory. Copies it if they are not."""
-    return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import single
 from fuseconv.ops.gradient import Gradient, Values
+from fuseconv.ops.layout import channels_last, is_channels_last
 from fuseconv.ops.like import without_activation
 from fuseconv.ops.norm_backward import norm_backward
 from fuseconv.ops.op import Op, Sample
@@ -36,7 +37,7 @@ def reference(
         act: the name of the activation.
 
     Returns:
-        A tensor with the shape of x.
+        A tensor with the shape of x. It is channels last if x is, otherwise contiguous.
 
     Examples:
         >>> fuseconv.ops.group_norm_act(torch.tensor([[[1.0, 3.0], [1.0, 3.0]]]), 2, eps=0.0, act="relu")
@@ -46,7 +47,8 @@ def reference(
     if x.shape[1] == 0:  # on CUDA, torch 2.11 raises an error if there are no channels
         return activate(x.contiguous(), act)
     # torch.nn.functional.group_norm cannot be used, because it rejects groups of one element.
-    return activate(torch.group_norm(x.contiguous(), groups, weight, bias, eps), act)
+    y = activate(torch.group_norm(x.contiguous(), groups, weight, bias, eps), act)
+    return channels_last(y) if is_channels_last(x) else y
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
@@ -97,12 +99,25 @@ def _channel_sums(x: Tensor) -> Tensor:
     return x.sum([0, *range(2, x.dim())])
 
 
+def _decomposes(x: Tensor, *_: object) -> bool:
+    """Whether AOTInductor compiles the reference: not for channels-last images on a GPU.
+
+    Its kernels for them read the elements of a group far apart, and write contiguous results, which the convolution
+    that follows must copy.
+    """
+    return not (x.device.type == "cuda" and is_channels_last(x))
+
+
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     weight, bias = draw(12), draw(12)
     image = draw(2, 12, 4, 8)
-    channels_last = draw(2, 12, 4, 6).contiguous(memory_format=torch.channels_last)
+    images = draw(2, 12, 4, 6).contiguous(memory_format=torch.channels_last)
+
+    def last(*sizes: int) -> Tensor:
+        return channels_last(draw(*sizes))
+
     return [
         *(Sample(act, (draw(2, 12, 5, 4, scale=3), 3, weight, bias, 1e-5, act)) for act in ACTIVATIONS),
         *(
@@ -127,7 +142,21 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("far_from_zero", (image + 100, 3, weight, bias, 1e-5, "relu")),
         Sample("constant", (torch.ones_like(image), 3, weight, bias, 1e-5, "relu")),
         Sample("permuted", (draw.permuted(4, 12, 6, 5), 4, weight, bias, 1e-5, "silu")),
-        Sample("channels_last", (channels_last, 2, weight, bias, 1e-5, "silu")),
+        *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ACTIVATIONS),
+        *(
+            Sample(f"channels_last_of_{groups}", (last(3, 24, 9, 5), groups, draw(24), None, 1e-5, "silu"))
+            for groups in (1, 3, 8, 24)
+        ),
+        Sample("channels_last_signal", (last(2, 16, 65), 4, draw(16), draw(16), 1e-5, "relu")),
+        Sample("channels_last_volume", (last(1, 16, 3, 5, 7), 4, draw(16), draw(16), 1e-5, "none")),
+        Sample("channels_last_odd", (last(2, 15, 5, 7), 3, draw(15), draw(15), 1e-5, "silu")),
+        Sample("channels_last_parts", (last(2, 16, 129, 65), 4, draw(16), draw(16), 1e-5, "silu")),
+        Sample("channels_last_slices", (last(1, 2064, 2, 3), 2, None, draw(2064), 1e-5, "gelu")),
+        Sample("channels_last_odd_slices", (last(1, 516, 2, 3), 4, draw(516), None, 1e-5, "tanh")),
+        Sample(
+            "channels_last_unaligned", (draw.unaligned(2, 4, 5, 16).movedim(-1, 1), 2, draw(16), None, 1e-5, "silu")
+        ),
+        Sample("channels_last_far_from_zero", (last(2, 16, 33, 31) + 100, 2, draw(16), draw(16), 1e-5, "relu")),
         Sample("strided", (draw.strided(4, 12, 9), 4, draw.strided(12), draw.strided(12), 1e-5, "gelu_tanh")),
         Sample("padded", (draw.padded(4, 12, 8), 4, weight, bias, 1e-5, "tanh")),
         Sample("unaligned", (draw.unaligned(4, 12, 8), 4, draw.unaligned(12), draw.unaligned(12), 1e-5, "relu")),
@@ -158,6 +187,6 @@ group_norm_act = Op(
     errors,
     Gradient(keep, backward),
     single,
-    decomposes=True,
+    decomposes=_decomposes,
     like=without_activation(reference),
 )

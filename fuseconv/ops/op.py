@@ -58,7 +58,8 @@ class Op(Generic[P, R]):
         like: a function with the op's arguments that returns tensors with the dtypes, shapes and strides of the
             results, and replaces a slow reference in the fake kernel. If None, the fake kernel runs the reference.
         decomposes: whether AOTInductor compiles the reference instead of calling the op. This is faster for ops without
-            a matrix product, because the compiler fuses the reference with the neighbouring ops.
+            a matrix product, because the compiler fuses the reference with the neighbouring ops. A function of the
+            op's arguments decides for each call.
         onnx_node: whether ONNX models contain the op as a node of the domain com.fuseconv. If False, ONNX models
             contain the standard ONNX ops of the reference, which ONNX Runtime fuses itself.
     """
@@ -70,7 +71,7 @@ class Op(Generic[P, R]):
     gradient: Gradient | None = None
     autocast: Policy = widest
     like: Callable[..., Any] | None = None
-    decomposes: bool = False
+    decomposes: bool | Callable[..., bool] = False
     onnx_node: bool = True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -91,6 +92,12 @@ class Op(Generic[P, R]):
         """The overload that graphs contain: `torch.ops.fuseconv.<name>.default`."""
         overload: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         return overload
+
+    def decomposition(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the reference for AOTInductor, or returns `NotImplemented` if it is to call the op."""
+        if callable(self.decomposes) and not self.decomposes(*args, **kwargs):
+            return NotImplemented
+        return self.reference(*args, **kwargs)
 
     def adopt(self) -> None:
         """Registers the op's fake kernel, gradient and autocast kernels with torch.

@@ -67,7 +67,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         store = Store.reopen(Path(bundle), table, weights)
         changed = {name: like(exported.state_dict[name], tensor) for name, tensor in weights.items()}
         exported = with_weights(exported, changed)
-    exported = exported.run_decompositions({op.overload: op.reference for op in OPS if op.decomposes})
+    exported = exported.run_decompositions({op.overload: op.decomposition for op in OPS if op.decomposes})
     settings = _settings() | c_shims.inductor_configs(exported, device)
     if store is None:
         set_table(Path(package), None)

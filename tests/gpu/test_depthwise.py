@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuseconv import ops
-from fuseconv.ops.conv_act import channels_last
+from fuseconv.ops.layout import channels_last
 
 pytestmark = pytest.mark.gpu
 

@@ -122,8 +122,8 @@ PERMUTE = "aten.permute.default"
 BLOCK = ["aten.conv2d.default", PERMUTE, PERMUTE, "fuseconv.linear_act.default", PERMUTE]
 
 TABLE = {
-    "group norm, one axis": (lambda: GroupNorm(3, 6, False), image(), ["aten.group_norm.default"]),
-    "group norm, axes": (lambda: GroupNorm(3, 6, True), image(), ["aten.group_norm.default"]),
+    "group norm, one axis": (lambda: GroupNorm(3, 6, False), image(), ["fuseconv.group_norm_act.default"]),
+    "group norm, axes": (lambda: GroupNorm(3, 6, True), image(), ["fuseconv.group_norm_act.default"]),
     "zero pad": (lambda: nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(6, 4, 3)), image(), ["aten.conv2d.default"]),
     "pad on padding": (lambda: Padded((1, 1, 2, 2), padding=1, stride=2), image(3), ["aten.conv2d.default"]),
     "zero pad 1d": (
