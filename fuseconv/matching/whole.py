@@ -27,7 +27,8 @@ def constants(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields at most one match: all values that do not depend on an input and are worth computing at conversion.
 
     A view of a parameter stays in the graph because it costs nothing. A value that is larger than `SMALL` and than its
-    operands together, such as an expanded table, also stays in the graph, because it would enlarge the bundle.
+    operands together, such as an expanded table, also stays in the graph, because it would enlarge the bundle. So do
+    values that depend on each other if one of them may not be replaced: it is complex, returned, or written in place.
     """
     known: set[Node] = set()
     for node in index.workspace.graph.nodes:
@@ -35,9 +36,28 @@ def constants(index: Index, rule: Rule) -> Iterator[Match]:
             known.add(node)
     wanted = [node for node in known if not known.issuperset(node.users) and _is_worth_it(index, node, known)]
     matched = {node for end in wanted for node in _cone(end, known)}
+    found = list(_computed(index, rule, matched))
+    if not found:
+        accepted = [part for part in _parts(matched) if any(_computed(index, rule, part))]
+        found = list(_computed(index, rule, {node for part in accepted for node in part}))
+    yield from found
+
+
+def _computed(index: Index, rule: Rule, matched: set[Node]) -> Iterator[Match]:
+    """Yields the match that computes these nodes at conversion, or nothing if the match is refused."""
     results = {node for node in matched if not matched.issuperset(node.users)}
     if matched and not any(is_returned(node) for node in results):
         yield from _restated(index, rule, sorted(matched), {node: node for node in results}, constant=True)
+
+
+def _parts(nodes: set[Node]) -> list[set[Node]]:
+    """Returns the parts of a set of nodes between which no value flows."""
+    parts: list[set[Node]] = []
+    for node in sorted(nodes):
+        joined = [part for part in parts if not part.isdisjoint(node.all_input_nodes)]
+        parts = [part for part in parts if part not in joined]
+        parts.append({node}.union(*joined))
+    return parts
 
 
 def duplicates(index: Index, rule: Rule) -> Iterator[Match]:

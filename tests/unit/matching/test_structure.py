@@ -152,3 +152,18 @@ def test_a_folded_batch_norm_is_gone_from_the_state(canonical_rules: tuple[Rule,
     assert called(result) == ["aten.conv2d.default", "aten.relu.default"]
     torch.testing.assert_close(programs.run(result), programs.run(program))
     assert sorted(tensor.dim() for tensor in held(result)) == [1, 4]
+
+
+def test_a_constant_that_may_not_be_replaced_does_not_keep_the_others(canonical_rules: tuple[Rule, ...]) -> None:
+    """One that is written in place, one that is complex, and one that is an output."""
+
+    def function(m: Any, x: Tensor) -> tuple[Tensor, ...]:
+        weight = torch._weight_norm(m.w0, m.w1, 0)
+        written = torch.zeros(8, dtype=x.dtype)
+        written[1:3] += x[0, 0, :2]
+        turn = torch.view_as_real(torch.polar(torch.ones(8, dtype=x.dtype), m.w2.abs() + 1))
+        return F.linear(x, weight) + written + turn[:, 0] * x, m.w2.exp()
+
+    program = fused(function, weights((8, 8), (8, 1), (8,)), canonical_rules)
+    assert count(program, "_weight_norm.default") == 0
+    assert count(program, "zeros.default") == count(program, "polar.default") == count(program, "exp.default") == 1
