@@ -182,6 +182,11 @@ def wanted(arguments: argparse.Namespace) -> dict[str, tuple[Entry, str, str]]:
     return found
 
 
+def cores() -> int:
+    """Returns on how many cores this process may run: with `taskset`, several runs share a machine of several GPUs."""
+    return len(os.sched_getaffinity(0))
+
+
 def written(path: Path) -> list[Row]:
     """Returns the rows of a file that need not exist."""
     rows: list[Row] = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -209,7 +214,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--together", action="store_true", help="build the models side by side, in a process each; time them in turn"
     )
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of --together, at a time")
+    parser.add_argument("--processes", type=int, default=cores(), help="of --together, at a time")
     parser.add_argument("--limit", type=float, default=240, help="seconds of one of --together to build, and to time")
     parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the folder of those who are built together
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
@@ -261,7 +266,7 @@ def in_company(arguments: argparse.Namespace) -> dict[str, str]:
         # Threads of torch wait for each other by spinning: more than there are cores, they slow every process. What
         # is timed on the CPU is timed with all of them.
         side_by_side = max(1, min(limits.processes, len(commands)))
-        threads = max(1, (os.cpu_count() or 1) // side_by_side) if arguments.device == "cuda" else None
+        threads = max(1, cores() // side_by_side) if arguments.device == "cuda" else None
         return together.run(commands, Path(folder), limits, threads)
 
 
