@@ -134,9 +134,8 @@ std::string refuses(const Problem& p) {
   if (p.weight_transposed != 0) {
     return "the weight's rows are not dense";
   }
-  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.y, p.y_stride) ||
-      !aligned(p.residual, p.residual_stride)) {
-    return "x, weight, residual or y does not start, and step from row to row, at multiples of 16 bytes";
+  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.residual, p.residual_stride)) {
+    return "x, weight or residual does not start, and step from row to row, at multiples of 16 bytes";
   }
   if (p.is_convolution() && (p.windows.pixel_stride % 8 != 0 || p.windows.row_stride % 8 != 0 ||
                              p.windows.image_stride % 8 != 0 || p.weight_stride / p.windows.positions() % 8 != 0)) {
@@ -145,8 +144,8 @@ std::string refuses(const Problem& p) {
   if (p.is_convolution() && !can_gather(p.windows)) {
     return "TMA does not support this padding, stride or dilation";
   }
-  if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || p.n % 2 != 0) {
-    return "bias is not aligned to 4 bytes";
+  if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || (p.gated != 0 && p.n % 2 != 0)) {
+    return "bias, or its second half, is not aligned to 4 bytes";
   }
   return "";
 }
@@ -170,12 +169,16 @@ void run(const Problem& p, const Configuration& c) {
           : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
   CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
                                  kernel.w_rows / w_parts, kDepth);
-  CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
+  // TMA cannot write rows that do not start at multiples of 16 bytes. The kernel does not use the map then.
+  const bool by_map = aligned(p.y, p.y_stride);
+  CUtensorMap y_map = by_map ? tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk) : w_map;
   CUtensorMap residual_map =
       p.residual != nullptr ? tensor_map(p.element, p.residual, p.m, p.n, p.residual_stride, 16, kernel.chunk) : y_map;
   const auto parts = [](int64_t size, int part) { return static_cast<int>((size + part - 1) / part); };
   Arguments arguments{};
   arguments.bias = p.bias;
+  arguments.y = by_map ? nullptr : p.y;
+  arguments.y_stride = p.y_stride;
   arguments.residual_first = p.residual_first != 0;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);

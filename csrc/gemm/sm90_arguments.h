@@ -30,6 +30,8 @@ struct FirstPixels {
 
 struct Arguments {
   const void* bias;
+  void* y;           // only if y has no tensor map, because its rows do not start at multiples of 16 bytes
+  int64_t y_stride;  // in elements
   bool residual_first, is_convolution;
   int m, n;
   uint32_t x_bytes;  // the bytes of a tile of x; fewer than a full tile if y has fewer rows

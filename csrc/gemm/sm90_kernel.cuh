@@ -196,6 +196,39 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* accumula
   }
 }
 
+// Returns the biases of two adjacent columns of y, 0 without a bias. The column beyond an odd number of columns has
+// none.
+template <class Element>
+__device__ __forceinline__ uint32_t load_bias(const Element* bias, int column, int columns) {
+  uint32_t pair = load_pair(bias + column, bias != nullptr && column + 1 < columns);
+  if (bias != nullptr && column + 1 == columns) {
+    pair = *reinterpret_cast<const uint16_t*>(bias + column);
+  }
+  return pair;
+}
+
+// Writes the 16 rows of a chunk, which `finish` has left in shared memory, to a y without a tensor map. The threads of
+// the warp write adjacent pairs of columns.
+template <class Element, class Tile>
+__device__ __forceinline__ void store_rows(const Arguments& a, uint32_t shared, int first_column, int first_row,
+                                           int lane) {
+  constexpr int kRowBytes = Tile::kChunk * 2, kPairs = Tile::kChunk / 2;
+  const int pair = lane % kPairs, column = first_column + 2 * pair;
+  for (int row = lane / kPairs; row < min(16, a.m - first_row); row += 32 / kPairs) {
+    const int piece = pair / 4 ^ (row * kRowBytes / 128 % (kRowBytes / 16));
+    const uint32_t values = __float_as_uint(load_shared(shared + row * kRowBytes + piece * 16 + pair % 4 * 4));
+    auto* const y = static_cast<uint16_t*>(a.y) + (first_row + row) * a.y_stride + column;
+    if (column + 1 < a.n && reinterpret_cast<uintptr_t>(y) % 4 == 0) {
+      *reinterpret_cast<uint32_t*>(y) = values;
+    } else if (column < a.n) {
+      y[0] = static_cast<uint16_t>(values);
+      if (column + 1 < a.n) {
+        y[1] = static_cast<uint16_t>(values >> 16);
+      }
+    }
+  }
+}
+
 template <class Element, class Epilogue, class Tile>
 __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtensorMap& residual_map,
                                                const CUtensorMap& y_map, uint32_t shared, int rank, int cluster,
@@ -247,8 +280,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
     for (int j = 0; j < Tile::kColumns / 8; ++j) {
       constexpr int kPieces = Tile::kYColumns / 8;
       const int column = thread_column + 8 * (j % kPieces);
-      bias[j] = load_pair(static_cast<const Element*>(a.bias) + (j < kPieces ? 0 : a.n) + column,
-                          a.bias != nullptr && column < a.n);
+      const auto* const of_half = static_cast<const Element*>(a.bias) + (a.bias == nullptr || j < kPieces ? 0 : a.n);
+      bias[j] = load_bias(of_half, column, a.n);
     }
     if constexpr (Tile::kTurns) {
       named_barrier_wait(1 + group, 256);
@@ -295,7 +328,9 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       finish<Element, Epilogue, Tile>(a, &d[band][column / 2], &bias[column / 8], from, lane);
       shared_fence();
       __syncwarp();
-      if (lane == 0) {
+      if (a.y != nullptr) {
+        store_rows<Element, Tile>(a, from, p.column + column, row + 64 * band, lane);
+      } else if (lane == 0) {
         store_box(y_map, from, p.column + column, row + 64 * band);
         // The buffer of the chunk before this one is free once its store has read it.
         if (const int next = i - 1 + Tile::kBuffers; Tile::kResidual && i > 0 && next < Tile::kWarpChunks) {

@@ -22,6 +22,10 @@ inline bool is_dense_rows(In x, int64_t* stride) {
   return loop.rank == 1 && (columns == 1 || x.strides[x.rank - 1] == 1) && *stride >= columns;
 }
 
-DenseRows dense_rows(CudaHost& host, In x);
+// The rows of a copy start at multiples of so many elements.
+DenseRows dense_rows(CudaHost& host, In x, int64_t multiple = 1);
+
+// Copies x even if it has this layout.
+DenseRows copied_rows(CudaHost& host, In x, int64_t multiple);
 
 }  // namespace fuseconv::cuda

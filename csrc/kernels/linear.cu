@@ -24,14 +24,21 @@ struct HostProduct {
   }
 };
 
+// The number of 16-bit elements at whose multiples rows must start so that TMA can copy them.
+constexpr int64_t kAligned = 8;
+
 // Returns the weight [n, k] with dense rows or dense columns, and sets *transposed if its columns are dense. In memory,
-// it is then a [k, n] matrix with dense rows.
-DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
+// it is then a [k, n] matrix with dense rows. Dense rows are copied if they do not start at multiples of `multiple`.
+DenseRows weight_rows(CudaHost& host, In weight, int64_t multiple, bool* transposed) {
   const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
   const In other{weight.data, weight.dtype, 2, sizes, strides};
   DenseRows rows{weight.data, 0};
   *transposed = !is_dense_rows(weight, &rows.stride) && is_dense_rows(other, &rows.stride);
-  return *transposed ? rows : dense_rows(host, weight);
+  if (*transposed) {
+    return rows;
+  }
+  rows = dense_rows(host, weight, multiple);
+  return rows.stride % multiple == 0 ? rows : copied_rows(host, weight, multiple);
 }
 
 }  // namespace
@@ -49,9 +56,11 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
     return;
   }
   p.element = y.dtype;
-  const DenseRows x_rows = dense_rows(host, x);
+  // If x must be copied, its rows are aligned at no cost. It then pays to align those of the weight, which is smaller.
+  const DenseRows x_rows = dense_rows(host, x, size_of(y.dtype) == 2 ? kAligned : 1);
+  const bool aligns = x_rows.data != x.data && size_of(y.dtype) == 2;
   bool transposed;
-  const DenseRows w_rows = weight_rows(host, weight, &transposed);
+  const DenseRows w_rows = weight_rows(host, weight, aligns ? kAligned : 1, &transposed);
   p.x = x_rows.data;
   p.x_stride = x_rows.stride;
   p.weight = w_rows.data;

@@ -126,6 +126,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("weight_strided", (x, draw.strided(17, 24), draw.strided(17), None, "relu")),
         Sample("x_padded_rows", (draw.padded(5, 24), weight, bias, residual, "relu")),
         Sample("x_across", (draw.across(2, 40, 24), weight, bias, None, "gelu")),
+        Sample("x_across_odd", (draw.across(2, 40, 30), draw(17, 30, scale=0.3), bias, None, "gelu")),
         Sample("x_permuted", (draw.permuted(2, 3, 24), weight, bias, None, "gelu")),
         Sample("x_swapped_dims", (draw(3, 2, 24).transpose(0, 1), weight, bias, None, "gelu")),
         Sample("x_expanded", (draw(1, 24).expand(5, 24), weight, bias, None, "silu")),

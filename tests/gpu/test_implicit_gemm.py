@@ -56,6 +56,7 @@ CASES = [
     Case(300, 24, (4, 4), 136, (4, 4), act="gelu_tanh"),
     Case(2, 64, (3, 3), 64, (3, 3), padding=(3, 3), act="relu6"),
     Case(1, 8, (8, 8), 8, (8, 8), act="sigmoid"),
+    Case(2, 64, (13, 9), 91, (3, 3), padding=(1, 1), act="silu"),
     Case(2, 40, (33, 65), 56, (3, 3), (2, 3), (1, 0), act="hard_sigmoid", residual="before"),
 ]
 SHAPES = 7  # of tiles, as sm90.h lists them

@@ -51,10 +51,21 @@ PROBLEMS = [  # m, n, k, activation, bias, form
     (513, 504, 64, "hard_sigmoid", True, "gated"),
     (300, 96, 64, "none", True, "gated"),
 ]
+UNALIGNED_PROBLEMS = [  # rows of y, and of the residual, do not start at multiples of 16 bytes
+    (200, 91, 136, "gelu", True, "plain"),
+    (129, 2, 320, "none", True, "plain"),
+    (70, 1, 64, "relu", False, "plain"),
+    (1000, 1541, 776, "silu", True, "plain"),
+    (513, 1196, 64, "hard_swish", True, "plain"),
+    (300, 94, 64, "silu", True, "gated"),
+    (1, 4, 8, "none", False, "gated"),
+]
+SM90_PROBLEMS = [row for row in (*PROBLEMS, *UNALIGNED_PROBLEMS) if row[3] != "tanh"]
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
 RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
 
+Row = tuple[int, int, int, str, bool, str]
 Operands = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """x, weight, bias and residual."""
 
@@ -93,10 +104,10 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype, *, bias: bool = True, f
 
 
 def assert_as_right_as_separate_kernels_and_writes_only_y(
-    library: Library, choices: Iterable[Choice], dtype: torch.dtype, without: str = ""
+    library: Library, choices: Iterable[Choice], dtype: torch.dtype, problems: Iterable[Row]
 ) -> None:
-    """Every problem by every choice, in turn, into the same framed y; none of the activation `without`."""
-    for m, n, k, act, bias, form in (row for row in PROBLEMS if row[3] != without):
+    """Every problem by every choice, in turn, into the same framed y."""
+    for m, n, k, act, bias, form in problems:
         x, weight, b, r = operands(m, n, k, dtype, bias=bias, form=form)
         xd, wd, bd, rd = wide(x, weight, b, r)
         reference = meaning(xd, wd, bd, act, rd, form=form)
@@ -118,7 +129,7 @@ def assert_as_right_as_separate_kernels_and_writes_only_y(
 def test_sm90(library: Library, shape: int, place: tuple[int, ...], dtype: torch.dtype) -> None:
     variants = [library.library.fuseconv_linear_sm90_variant(shape, *place, early) for early in (0, 1)]
     choices = [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
-    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype, without="tanh")
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype, SM90_PROBLEMS)
 
 
 def test_sm90_refuses_an_activation_that_it_has_no_kernel_for(library: Library) -> None:
@@ -131,7 +142,7 @@ def test_sm90_refuses_an_activation_that_it_has_no_kernel_for(library: Library) 
 @pytest.mark.parametrize("shape", range(3))
 def test_sm80(library: Library, shape: int, dtype: torch.dtype) -> None:
     choices = [Choice(BACKENDS.index("sm80"), shape)]
-    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype, PROBLEMS)
 
 
 def f32_operands(m: int, n: int, k: int, *, positive: bool = False, gated: bool = False) -> tuple[Tensor, Tensor]:
