@@ -299,7 +299,8 @@ def test_what_is_computed_of_literals_is_a_constant_of_the_fused_module() -> Non
 
     model, x = Constant(), torch.randn(3, 8)
     fused = fuseconv.fuse(model, x)
-    (node,) = (node for node in fused.get_submodule("_program").graph.nodes if node.op == "call_function")
+    (program,) = (module for module in fused.modules() if isinstance(module, torch.fx.GraphModule))
+    (node,) = (node for node in program.graph.nodes if node.op == "call_function")
     assert node.target is torch.ops.aten.mul.Tensor
     assert not fused.state_dict()
     torch.testing.assert_close(copy.deepcopy(fused)(x), model(x))
