@@ -54,7 +54,7 @@ class Windows(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("height", "width", "channels", "kernel_height", "kernel_width")),
         *((name, ctypes.c_int32) for name in ("y_height", "y_width", "stride_y", "stride_x", "top", "left")),
-        *((name, ctypes.c_int32) for name in ("dilation_y", "dilation_x")),
+        *((name, ctypes.c_int32) for name in ("dilation_y", "dilation_x", "groups")),
         *((name, ctypes.c_int64) for name in ("image_stride", "row_stride", "pixel_stride")),
     )
 

@@ -149,6 +149,26 @@ bool fits_channels_last(In tensor) {
   return true;
 }
 
+bool is_channels_last(In tensor) {
+  if (tensor.rank < 3 || tensor.rank > 5 || is_contiguous(tensor)) {
+    return false;
+  }
+  int64_t extent = 1;
+  const auto follows = [&](int axis) {
+    const int64_t size = tensor.sizes[axis], stride = tensor.strides[axis];
+    if (size != 1 && (stride < extent || (axis == 1 && stride != 1))) {
+      return false;
+    }
+    extent = size == 1 ? extent : stride * size;
+    return true;
+  };
+  bool all = follows(1);
+  for (int axis = tensor.rank - 1; axis >= 2; --axis) {
+    all = all && follows(axis);
+  }
+  return all && follows(0);
+}
+
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes) {
   Spec spec{dtype, rank, {}, {}};
   std::copy_n(sizes, rank, spec.sizes);

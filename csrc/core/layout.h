@@ -35,8 +35,9 @@ bool is_contiguous(In tensor);
 // channels-last tensor with one channel or one position is also contiguous.
 bool fits_channels_last(In tensor);
 
-// Does the same as fits_channels_last, but returns false for a contiguous tensor.
-inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
+// Returns whether a tensor is not contiguous, and its dims are in the order of a channels-last tensor. Unlike a dense
+// one, it may have gaps: some of the channels, or of the positions, of a wider tensor.
+bool is_channels_last(In tensor);
 
 // Returns the Spec of a channels-last tensor with these sizes: of its 3 to 5 dims, dim 1 is innermost.
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);

@@ -69,8 +69,8 @@ void run_in_two(const Problem& p, int algorithm) {
 bool fills_tiles(const Problem& p) {
   constexpr int64_t kTile = 64;
   const auto padded = [](int64_t size) { return (size + kTile - 1) / kTile * kTile; };
-  const int64_t channels = p.windows.channels;
-  return 2 * padded(channels) * padded(p.n) <= 3 * channels * p.n;
+  const int64_t channels = p.windows.channels, columns = p.n / p.windows.groups;
+  return 2 * padded(channels) * padded(columns) <= 3 * channels * columns;
 }
 
 // Returns the candidates for a convolution. cuDNN's kernel is expected to be the fastest unless it leaves a pass, or if

@@ -68,6 +68,7 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
     add(" padding", w.top, w.left);
     add(" y", w.y_height, w.y_width);
     add(" dilation", w.dilation_y, w.dilation_x);
+    add(w.groups > 1 ? " groups " + std::to_string(w.groups) : "");
   }
   if (only) {
     add(" only ");
@@ -221,6 +222,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
           w.left,
           w.dilation_y,
           w.dilation_x,
+          w.groups,
           static_cast<int64_t>(p.element),
           static_cast<int64_t>(p.activation),
           p.m,

@@ -40,7 +40,7 @@ class Choices {
  private:
   // Everything that a choice depends on, as a key that is fast to look up: the device, the parameters of the problem,
   // and the alignments of its operands.
-  using Signature = std::array<int64_t, 25>;
+  using Signature = std::array<int64_t, 26>;
   struct Known {
     Choice choice;
     bool measured;

@@ -18,12 +18,14 @@ using Element = Dtype;
 // output pixel (p, q) is computed: its columns are the kernel's positions, and for each position the channels of one
 // pixel. Pixels outside the image are zeros. The channels of a pixel are adjacent; strides are in elements.
 struct Windows {
-  int32_t height, width, channels;      // the size of an image
+  int32_t height, width, channels;      // the size of an image; the channels of one group
   int32_t kernel_height, kernel_width;  // 0 if x is an ordinary matrix
   int32_t y_height, y_width;            // the size of the result
   int32_t stride_y, stride_x;           // the steps between windows
   int32_t top, left;                    // the padding before the image
   int32_t dilation_y, dilation_x;
+  int32_t
+      groups;  // each computes n / groups columns of y from its own channels, which are adjacent to the next group's
   int64_t image_stride, row_stride, pixel_stride;
 
   int32_t positions() const { return kernel_height * kernel_width; }

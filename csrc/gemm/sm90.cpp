@@ -63,6 +63,14 @@ int64_t steps_of(const Problem& p) {
   return positions * ((p.k / positions + kDepth - 1) / kDepth);
 }
 
+int64_t groups_of(const Problem& p) { return p.is_convolution() ? p.windows.groups : 1; }
+
+// Returns the number of tiles of so many columns. A tile has columns of one group.
+int64_t column_tiles(const Problem& p, int64_t columns) {
+  const int64_t groups = groups_of(p);
+  return groups * ((p.n / groups + columns - 1) / columns);
+}
+
 bool aligned(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
 }
@@ -97,9 +105,12 @@ std::vector<Configuration> configurations(const Problem& p) {
         std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
     for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+      if (cluster_n > 1 && groups_of(p) > 1) {
+        continue;
+      }
       const bool alone = cluster_m * cluster_n == 1;
       const int64_t rows = (p.m + kernel.rows * cluster_m - 1) / (kernel.rows * cluster_m);
-      const int64_t columns = (p.n + kernel.columns * cluster_n - 1) / (kernel.columns * cluster_n);
+      const int64_t columns = column_tiles(p, kernel.columns * cluster_n);
       const int64_t places = processors / (cluster_m * cluster_n);
       const double waves = static_cast<double>((rows * columns + places - 1) / places);
       const double exposed = kernel.turns ? activations : waves * activations / kernel.groups;
@@ -144,6 +155,14 @@ std::string refuses(const Problem& p) {
   if (p.is_convolution() && !can_gather(p.windows)) {
     return "TMA does not support this padding, stride or dilation";
   }
+  if (const Windows& w = p.windows; p.is_convolution() && w.groups > 1) {
+    if (w.height != 1 || w.y_height != 1 || w.kernel_height != 1) {
+      return "images of several rows have groups";
+    }
+    if (p.n / w.groups % 2 != 0) {
+      return "groups have an odd number of columns";
+    }
+  }
   if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || (p.gated != 0 && p.n % 2 != 0)) {
     return "bias, or its second half, is not aligned to 4 bytes";
   }
@@ -169,8 +188,12 @@ void run(const Problem& p, const Configuration& c) {
           : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
   CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
                                  kernel.w_rows / w_parts, kDepth);
-  // TMA cannot write rows that do not start at multiples of 16 bytes. The kernel does not use the map then.
-  const bool by_map = aligned(p.y, p.y_stride);
+  // TMA cannot write rows that do not start at multiples of 16 bytes, or the part of a box that belongs to one group.
+  const int64_t groups = groups_of(p);
+  const bool by_map = aligned(p.y, p.y_stride) && groups == 1;
+  if (groups > 1 && c.cluster_n > 1) {
+    throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: the blocks of a cluster have other groups");
+  }
   CUtensorMap y_map = by_map ? tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk) : w_map;
   CUtensorMap residual_map =
       p.residual != nullptr ? tensor_map(p.element, p.residual, p.m, p.n, p.residual_stride, 16, kernel.chunk) : y_map;
@@ -199,7 +222,11 @@ void run(const Problem& p, const Configuration& c) {
   }
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;
-  const int rows = parts(p.m, kernel.rows * c.cluster_m), columns = parts(p.n, kernel.columns * c.cluster_n);
+  const int rows = parts(p.m, kernel.rows * c.cluster_m);
+  const int columns = static_cast<int>(column_tiles(p, kernel.columns * c.cluster_n));
+  arguments.has_groups = groups > 1;
+  arguments.group_tiles = Divisor::of(static_cast<int>(columns / groups) * c.cluster_n);
+  arguments.group_columns = static_cast<int>(p.n / groups);
   const int height = std::min(c.strip, rows);
   if (static_cast<int64_t>(rows) * columns > kLimit || static_cast<int64_t>(height) * columns > kLimit) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: more than 2^31 tiles");

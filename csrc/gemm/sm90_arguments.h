@@ -30,15 +30,17 @@ struct FirstPixels {
 
 struct Arguments {
   const void* bias;
-  void* y;           // only if y has no tensor map, because its rows do not start at multiples of 16 bytes
+  void* y;           // only if TMA does not write y
   int64_t y_stride;  // in elements
-  bool residual_first, is_convolution;
+  bool residual_first, is_convolution, has_groups;
   int m, n;
   uint32_t x_bytes;  // the bytes of a tile of x; fewer than a full tile if y has fewer rows
   int steps;         // the number of steps of 64 along k; each position of a convolution's kernel starts one
   int channels;      // the columns of x at one position of a convolution's kernel; of a matrix, all columns
   int kernel_width;
   FirstPixels first;         // of a convolution
+  Divisor group_tiles;       // the number of block tiles along the columns of a group; one group without groups
+  int group_columns;         // the columns of y of a group
   int cluster_m, cluster_n;  // blocks per cluster along the rows and the columns of y
   int tiles;                 // the number of cluster tiles
   // Rasterization: cluster tiles are visited column by column, down the rows of a strip, then strip by strip, so that w

@@ -32,9 +32,9 @@ __device__ __forceinline__ int divide(int number, const Divisor& by) {
   return by.inverse == 0 ? number : static_cast<int>(__umul64hi(static_cast<uint64_t>(number), by.inverse));
 }
 
-// The first row and column of this block's part of a cluster tile.
+// This block's part of a cluster tile: its first row and column, the group of its columns, and the end of the group.
 struct Place {
-  int row, column;
+  int row, column, group, end;
 };
 
 template <class Tile>
@@ -45,7 +45,10 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   const int column = divide(within, height);
   const int row = strip * a.height.value + within - column * height.value;
   const int rank_m = a.cluster_n == 2 ? rank / 2 : rank, rank_n = a.cluster_n == 2 ? rank % 2 : 0;
-  return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
+  const int own = column * a.cluster_n + rank_n, group = divide(own, a.group_tiles);
+  const int first = group * a.group_columns;
+  return {(row * a.cluster_m + rank_m) * Tile::kRows, first + (own - group * a.group_tiles.value) * Tile::kYColumns,
+          group, first + a.group_columns};
 }
 
 // A step of 64 columns along k. The columns of a convolution are the positions (x, y) of its kernel, and the channels
@@ -91,7 +94,10 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   for (int tile = cluster; tile < a.tiles; tile += clusters) {
     const Place p = place<Tile>(a, tile, rank);
     const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
-    const Pixel first = kIsX && a.is_convolution ? first_pixel(a.first, row) : Pixel{};
+    // In a map of groups, TMA stops with an error at images beyond the last one. A block without rows reads some
+    // others.
+    const int from = a.has_groups && row >= a.m ? 0 : row;
+    const Pixel first = kIsX && a.is_convolution ? first_pixel(a.first, from) : Pixel{};
     Step s;
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step, at.advance(), s.advance(a, Tile::kDepth)) {
@@ -101,6 +107,10 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
       const auto load = [&](auto... blocks) {
         if constexpr (!kIsX) {
           load_box(into, map, s.channel, s.position, row, full, blocks...);
+        } else if (a.has_groups) {
+          // A map of groups has images of one row, of which the next is the next image, and then the next group.
+          load_pixels(into, map, s.channel, {first.x, first.image, p.group}, s.x * a.first.dilation_x, 0, full,
+                      blocks...);
         } else if (a.is_convolution) {
           load_pixels(into, map, s.channel, first, s.x * a.first.dilation_x, s.y * a.first.dilation_y, full, blocks...);
         } else {
@@ -210,19 +220,19 @@ __device__ __forceinline__ uint32_t load_bias(const Element* bias, int column, i
 // Writes the 16 rows of a chunk, which `finish` has left in shared memory, to a y without a tensor map. The threads of
 // the warp write adjacent pairs of columns.
 template <class Element, class Tile>
-__device__ __forceinline__ void store_rows(const Arguments& a, uint32_t shared, int first_column, int first_row,
-                                           int lane) {
+__device__ __forceinline__ void store_rows(const Arguments& a, uint32_t shared, int first_column, int end,
+                                           int first_row, int lane) {
   constexpr int kRowBytes = Tile::kChunk * 2, kPairs = Tile::kChunk / 2;
   const int pair = lane % kPairs, column = first_column + 2 * pair;
   for (int row = lane / kPairs; row < min(16, a.m - first_row); row += 32 / kPairs) {
     const int piece = pair / 4 ^ (row * kRowBytes / 128 % (kRowBytes / 16));
     const uint32_t values = __float_as_uint(load_shared(shared + row * kRowBytes + piece * 16 + pair % 4 * 4));
     auto* const y = static_cast<uint16_t*>(a.y) + (first_row + row) * a.y_stride + column;
-    if (column + 1 < a.n && reinterpret_cast<uintptr_t>(y) % 4 == 0) {
+    if (column + 1 < end && reinterpret_cast<uintptr_t>(y) % 4 == 0) {
       *reinterpret_cast<uint32_t*>(y) = values;
-    } else if (column < a.n) {
+    } else if (column < end) {
       y[0] = static_cast<uint16_t>(values);
-      if (column + 1 < a.n) {
+      if (column + 1 < end) {
         y[1] = static_cast<uint16_t>(values >> 16);
       }
     }
@@ -329,7 +339,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       shared_fence();
       __syncwarp();
       if (a.y != nullptr) {
-        store_rows<Element, Tile>(a, from, p.column + column, row + 64 * band, lane);
+        store_rows<Element, Tile>(a, from, p.column + column, p.end, row + 64 * band, lane);
       } else if (lane == 0) {
         store_box(y_map, from, p.column + column, row + 64 * band);
         // The buffer of the chunk before this one is free once its store has read it.

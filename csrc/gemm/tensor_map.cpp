@@ -95,15 +95,19 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
 
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& w, int pixels, int channels) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeIm2col_v12000>("cuTensorMapEncodeIm2col");
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(w.channels), static_cast<cuuint64_t>(w.width),
-                              static_cast<cuuint64_t>(w.height), static_cast<cuuint64_t>(images)};
+  // Images of one row may have groups of channels: then images are in the place of rows, and groups in that of images.
+  const bool flat = w.groups > 1;
   const int64_t bytes = size_of(element);
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(w.pixel_stride * bytes),
-                                static_cast<cuuint64_t>(w.row_stride * bytes),
-                                static_cast<cuuint64_t>(w.image_stride * bytes)};
-  const int first[] = {-w.left, -w.top};
-  const int last[] = {after(w.y_width, w.stride_x, w.left, w.width), after(w.y_height, w.stride_y, w.top, w.height)};
-  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.stride_x), static_cast<cuuint32_t>(w.stride_y), 1};
+  const auto size = [](int64_t number) { return static_cast<cuuint64_t>(number); };
+  const cuuint64_t sizes[] = {size(w.channels), size(w.width), size(flat ? images : w.height),
+                              size(flat ? w.groups : images)};
+  const cuuint64_t strides[] = {size(w.pixel_stride * bytes), size((flat ? w.image_stride : w.row_stride) * bytes),
+                                size((flat ? w.channels : w.image_stride) * bytes)};
+  const int first[] = {-w.left, flat ? 0 : -w.top};
+  const int last[] = {after(w.y_width, w.stride_x, w.left, w.width),
+                      flat ? 0 : after(w.y_height, w.stride_y, w.top, w.height)};
+  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.stride_x), static_cast<cuuint32_t>(flat ? 1 : w.stride_y),
+                              1};
   CUtensorMap map;
   encode([&] {
     return encoder(&map, type_of(element), 4, const_cast<void*>(data), sizes, strides, first, last,

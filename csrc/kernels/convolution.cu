@@ -11,6 +11,7 @@
 #include "kernels/convolution_padding.h"
 #include "kernels/convolution_pass.h"
 #include "kernels/dense_convolution.h"
+#include "kernels/dense_rows.h"
 #include "kernels/depthwise.h"
 #include "kernels/few_channels.h"
 #include "kernels/linear.h"
@@ -22,25 +23,15 @@ bool all(std::span<const int64_t> numbers, int64_t value) {
   return std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) { return number == value; });
 }
 
-// Views a channels-last tensor [N, C, ...] as its rows, [positions, C].
-struct Rows {
-  int64_t sizes[2], strides[2];
-
-  explicit Rows(In tensor)
-      : sizes{tensor.sizes[1] == 0 ? 0 : element_count(tensor) / tensor.sizes[1], tensor.sizes[1]},
-        strides{tensor.sizes[1], 1} {}
-  In of(In tensor) const { return {tensor.data, tensor.dtype, 2, sizes, strides}; }
-};
-
 bool as_linear(CudaHost& host, const Convolution& c) {
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   const bool is_half = c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16;
   if (!is_half || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) || !all(after, 0) ||
-      !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !fits_channels_last(c.x) ||
-      !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
+      !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !fits_channels_last(c.y) ||
+      !(fits_channels_last(c.x) || is_channels_last(c.x)) || (c.residual && !fits_channels_last(*c.residual))) {
     return false;
   }
-  const Rows x(c.x), y(c.y);
+  const PixelRows x(c.x), y(c.y);
   const In weight{c.weight.data, c.weight.dtype, 2, c.weight.sizes, c.weight.strides};
   const std::optional<In> residual = c.residual ? std::optional(y.of(*c.residual)) : std::nullopt;
   linear_layer(host, {x.of(c.x),
@@ -51,7 +42,7 @@ bool as_linear(CudaHost& host, const Convolution& c) {
                       false,
                       false,
                       std::nullopt,
-                      {c.y.data, c.y.dtype, 2, y.sizes, y.strides},
+                      {c.y.data, c.y.dtype, c.y.rank, y.sizes, y.strides},
                       c.residual_first});
   return true;
 }

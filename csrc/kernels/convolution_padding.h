@@ -37,8 +37,8 @@ In host_convolution(Host& host, const Convolution& c, std::optional<In> bias) {
   for (size_t i = 0; i < parameters.padding.size(); ++i) {
     sizes[i + 2] += parameters.padding[i] + parameters.padding_after[i];
   }
-  const Spec spec =
-      fits_channels_last(c.x) ? channels_last(c.x.dtype, c.x.rank, sizes) : contiguous(c.x.dtype, c.x.rank, sizes);
+  const Spec spec = fits_channels_last(c.x) || is_channels_last(c.x) ? channels_last(c.x.dtype, c.x.rank, sizes)
+                                                                     : contiguous(c.x.dtype, c.x.rank, sizes);
   void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
   const Out padded{data, spec.dtype, spec.rank, spec.sizes, spec.strides};
   pointwise(host, Zero{}, padded, In(padded));

@@ -28,4 +28,18 @@ DenseRows dense_rows(CudaHost& host, In x, int64_t multiple = 1);
 // Copies x even if it has this layout.
 DenseRows copied_rows(CudaHost& host, In x, int64_t multiple);
 
+// Views a tensor [N, C, ...] as [N, ..., C].
+struct PixelRows {
+  int64_t sizes[kMaxRank], strides[kMaxRank];
+
+  explicit PixelRows(In tensor) {
+    for (int axis = 0; axis < tensor.rank; ++axis) {
+      const int from = axis == 0 ? 0 : axis + 1 < tensor.rank ? axis + 1 : 1;
+      sizes[axis] = tensor.sizes[from];
+      strides[axis] = tensor.strides[from];
+    }
+  }
+  In of(In tensor) const { return {tensor.data, tensor.dtype, tensor.rank, sizes, strides}; }
+};
+
 }  // namespace fuseconv::cuda

@@ -13,6 +13,7 @@
 #include "core/coarse.cuh"
 #include "core/cuda.cuh"
 #include "core/layout.h"
+#include "kernels/implicit_gemm.h"
 #include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
@@ -274,7 +275,8 @@ bool is_in_range(In tensor) {
 
 }  // namespace
 
-bool depthwise(CudaHost& host, const Convolution& c) {
+bool depthwise(CudaHost& host, const Convolution& given) {
+  Convolution c = given;
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   if (c.x.rank != 4 || c.y.dtype == Dtype::f64 || transposed || groups == 1 || groups != c.x.sizes[1] ||
       c.weight.sizes[0] != groups || c.weight.sizes[1] != 1 || stride[0] != stride[1] || stride[0] > 2 ||
@@ -283,11 +285,12 @@ bool depthwise(CudaHost& host, const Convolution& c) {
   }
   const int64_t kernel = c.weight.sizes[2], vector = kVectorBytes / size_of(c.y.dtype);
   if (kernel != c.weight.sizes[3] || (kernel != 3 && kernel != 5 && kernel != 7) || groups % vector != 0 ||
-      !is_contiguous(c.weight) || !is_dense_and_aligned(c.x) || !is_dense_and_aligned(c.y) ||
-      (c.residual && !is_dense_and_aligned(*c.residual)) || (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) ||
-      !is_in_range(c.y)) {
+      !is_contiguous(c.weight) || !is_dense_and_aligned(c.y) || (c.residual && !is_dense_and_aligned(*c.residual)) ||
+      (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) || !is_in_range(c.y)) {
     return false;
   }
+  Spec x;
+  c.x = laid_out(host, c.x, x);
   if (depthwise_sm90(host, c)) {
     return true;
   }

@@ -6,6 +6,7 @@
 // the origin of the group in f64, and adds them up in shared memory, in the same order on every run. add_parts
 // (kernels/group_moments.cuh) then computes the moments of the channels, which the last kernel holds in registers. The
 // last kernel begins where the first ended, because L2 still holds what was read last.
+#include "kernels/dense_rows.h"
 #include "kernels/group_moments.cuh"
 #include "kernels/group_norm.h"
 
@@ -24,6 +25,7 @@ struct ImageArguments {
   int64_t positions;  // of an image
   int64_t parts;      // of an image
   int part;           // the number of positions of a part
+  int64_t step;       // from a position of x to the next
   int channels, groups;
   Divisor<uint32_t> span;  // the number of channels of a group
   int64_t rows;            // groups of all images
@@ -38,10 +40,10 @@ struct ImageArguments {
 template <int Size, class T>
 struct Place {
   int64_t image, part;
-  int64_t offset;  // of the first channel of the image's first position of the part
-  int positions;   // of the part
-  int first;       // the first channel of the slice
-  int runs;        // the number of runs of the slice
+  int64_t first_position;  // of the part, counted from the first image
+  int positions;           // of the part
+  int first;               // the first channel of the slice
+  int runs;                // the number of runs of the slice
   int lanes, lane;
   int channel;  // the first of the thread
 
@@ -49,7 +51,7 @@ struct Place {
     image = block / a.parts;
     part = block - image * a.parts;
     const int64_t begin = part * a.part;
-    offset = (image * a.positions + begin) * a.channels;
+    first_position = image * a.positions + begin;
     positions = static_cast<int>(min(int64_t{a.part}, a.positions - begin));
     first = static_cast<int>(blockIdx.y) * kThreads * Size;
     runs = min(kThreads, (a.channels - first) / Size);
@@ -60,13 +62,13 @@ struct Place {
 
   // Calls `use` with up to kUnroll loaded runs, the first of their positions and their number, until the part is done.
   template <class Use>
-  __device__ __forceinline__ void for_each(const T* data, int channels, Use use) const {
+  __device__ __forceinline__ void for_each(const T* data, int64_t step, Use use) const {
     for (int position = lane; position < positions; position += kUnroll * lanes) {
       Run<T, Size> loaded[kUnroll] = {};
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (position + u * lanes < positions) {
-          loaded[u] = load_run<Size>(data + int64_t{position + u * lanes} * channels);
+          loaded[u] = load_run<Size>(data + (position + u * lanes) * step);
         }
       }
       use(loaded, position);
@@ -77,11 +79,11 @@ struct Place {
 // Adds the distances and squares of a thread's elements to `center`, which becomes an element of each channel or, for
 // f32 and f64, the mean of the first elements. Returns the number of positions.
 template <int Size, class T, class A = Compute<T>>
-__device__ __forceinline__ int add_positions(const Place<Size, T>& place, const T* data, int channels,
+__device__ __forceinline__ int add_positions(const Place<Size, T>& place, const T* data, int64_t step,
                                              A (&center)[Size], A (&distances)[Size], A (&squares)[Size]) {
   constexpr A kPart = A(1) / kManyPositions;  // values are scaled before they are added: their sum could overflow
   int total = 0;
-  place.for_each(data, channels, [&](const Run<T, Size>(&loaded)[kUnroll], int position) {
+  place.for_each(data, step, [&](const Run<T, Size>(&loaded)[kUnroll], int position) {
     const int count = min(kUnroll, (place.positions - position - 1) / place.lanes + 1);
     A values[Size];
     if (total == 0) {
@@ -127,8 +129,9 @@ __global__ void __launch_bounds__(kThreads, kResident) sum_images(const __grid_c
   const int span = static_cast<int>(a.span.divisor);
   if (place.lane < place.lanes) {
     A center[Size] = {}, distances[Size] = {}, squares[Size] = {};
-    const int total = add_positions(place, a.x + place.offset + place.channel, a.channels, center, distances, squares);
-    const T* const origins = a.x + place.image * a.positions * a.channels;
+    const int total =
+        add_positions(place, a.x + place.first_position * a.step + place.channel, a.step, center, distances, squares);
+    const T* const origins = a.x + place.image * a.positions * a.step;
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
       const double origin = widen(origins[a.span.quotient(place.channel + i) * span]);
@@ -184,8 +187,9 @@ __global__ void __launch_bounds__(kThreads, kResident) normalise_images(const __
   for (int i = 0; i < Size; ++i) {
     moments[i] = a.moments[place.image * a.channels + place.channel + i];
   }
-  const int64_t offset = place.offset + place.channel;
-  place.for_each(a.x + offset, a.channels, [&](const Run<T, Size>(&loaded)[kUnroll], int position) {
+  const T* const x = a.x + place.first_position * a.step + place.channel;
+  T* const y = a.y + place.first_position * a.channels + place.channel;
+  place.for_each(x, a.step, [&](const Run<T, Size>(&loaded)[kUnroll], int position) {
     dispatch(a.activation, [&](auto act) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -196,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, kResident) normalise_images(const __
           for (int i = 0; i < Size; ++i) {
             values[i] = act(moments[i].normalised(values[i]));
           }
-          store_run(a.y + offset + int64_t{position + u * place.lanes} * a.channels, narrow_run<T, Size>(values));
+          store_run(y + int64_t{position + u * place.lanes} * a.channels, narrow_run<T, Size>(values));
         }
       }
     });
@@ -204,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, kResident) normalise_images(const __
 }
 
 template <int Size, class T>
-void launch(CudaHost& host, const GroupNorm& norm) {
+void launch(CudaHost& host, const GroupNorm& norm, const DenseRows& positions) {
   const GroupRows<T> rows(host, norm);
   const auto quotient = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
   const int64_t images = norm.x.sizes[0], channels = norm.x.sizes[1], runs = channels / Size;
@@ -215,7 +219,8 @@ void launch(CudaHost& host, const GroupNorm& norm) {
   a.span = Divisor<uint32_t>(channels / norm.groups);
   a.rows = images * norm.groups;
   a.activation = norm.activation;
-  a.x = static_cast<const T*>(norm.x.data);
+  a.x = static_cast<const T*>(positions.data);
+  a.step = positions.stride;
   a.y = static_cast<T*>(norm.y.data);
   const int64_t slices = quotient(runs, kThreads);
   const int64_t lanes = std::min<int64_t>(kThreads / std::min<int64_t>(runs, kThreads), kMostLanes);
@@ -238,9 +243,12 @@ void launch(CudaHost& host, const GroupNorm& norm) {
 }  // namespace
 
 void group_norm_channels_last(CudaHost& host, const GroupNorm& norm) {
+  const PixelRows rows(norm.x);
+  const DenseRows positions = dense_rows(host, rows.of(norm.x));  // the image may have gaps
   dispatch(norm.x.dtype, [&]<class T>(T) {
-    const bool whole = norm.x.sizes[1] % kVectorSize<T> == 0 && is_aligned(norm.x.data) && is_aligned(norm.y.data);
-    whole ? launch<kVectorSize<T>, T>(host, norm) : launch<1, T>(host, norm);
+    const bool whole = norm.x.sizes[1] % kVectorSize<T> == 0 && positions.stride % kVectorSize<T> == 0 &&
+                       is_aligned(positions.data) && is_aligned(norm.y.data);
+    whole ? launch<kVectorSize<T>, T>(host, norm, positions) : launch<1, T>(host, norm, positions);
   });
 }
 

@@ -7,10 +7,21 @@
 namespace fuseconv::cuda {
 namespace {
 
+// Returns whether TMA can read the pixels of x where they are: they are channels last, perhaps with gaps, and aligned.
+bool is_gathered_in_place(In x) {
+  const auto is_whole = [&](int axis) {
+    return x.strides[axis] > 0 && x.strides[axis] % (kVectorBytes / size_of(x.dtype)) == 0;
+  };
+  return is_aligned(x.data) && is_channels_last(x) && is_whole(0) && is_whole(2) && is_whole(3);
+}
+
 linear::Windows windows_of(const Convolution& c) {
   const auto number = [](int64_t value) { return static_cast<int32_t>(value); };
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
-  const int64_t channels = c.x.sizes[1], height = c.x.sizes[2], width = c.x.sizes[3];
+  const int64_t channels = c.x.sizes[1] / groups, height = c.x.sizes[2], width = c.x.sizes[3];
+  // The strides of x, or of the copy that `set_operands` makes.
+  const Spec dense = channels_last(c.x.dtype, c.x.rank, c.x.sizes);
+  const int64_t* const strides = is_gathered_in_place(c.x) ? c.x.strides : dense.strides;
   return {number(height),
           number(width),
           number(channels),
@@ -24,9 +35,10 @@ linear::Windows windows_of(const Convolution& c) {
           number(padding[1]),
           number(dilation[0]),
           number(dilation[1]),
-          height * width * channels,
-          width * channels,
-          channels};
+          number(groups),
+          strides[0],
+          strides[2],
+          strides[3]};
 }
 
 }  // namespace
@@ -52,7 +64,7 @@ linear::Problem problem_of(const Convolution& c) {
   p.bias = c.bias ? c.bias->data : nullptr;
   p.residual = c.residual ? c.residual->data : nullptr;
   p.residual_first = c.residual && c.residual_first && c.activation != Activation::none;
-  if (c.x.rank == 4 && c.parameters.groups == 1) {
+  if (c.x.rank == 4) {
     p.windows = windows_of(c);
     p.k = p.x_stride = p.weight_stride = int64_t{p.windows.positions()} * p.windows.channels;
   }
@@ -62,7 +74,7 @@ linear::Problem problem_of(const Convolution& c) {
 void set_operands(CudaHost& host, const Convolution& c, linear::Problem& p) {
   if (p.x == nullptr) {
     Spec spec;
-    p.x = laid_out(host, c.x, spec).data;
+    p.x = is_gathered_in_place(c.x) ? c.x.data : laid_out(host, c.x, spec).data;
     p.weight = laid_out(host, c.weight, spec).data;
   }
 }

@@ -156,8 +156,12 @@ def _grouped_mm(
     return product if out_dtype is None else product.to(out_dtype)
 
 
-_NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
-"""Maps each op without a float64 kernel to a function that computes the same result with other ops."""
+_NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten._grouped_mm.default: _grouped_mm,
+    # Attention in float64 may return other strides than the kernel for 16 bits, of which the program takes a view.
+    torch.ops.aten.view.default: torch.reshape,
+}
+"""Maps each op that float64 values may not support to a function that computes the same result."""
 
 
 def _widen(value: Any) -> Any:

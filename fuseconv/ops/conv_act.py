@@ -137,6 +137,21 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     return found
 
 
+def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
+    """Whether AOTInductor compiles the reference: on a GPU, if the library has no kernel of its own for the call.
+
+    The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
+    """
+    if x.device.type != "cuda":
+        return False
+    transposed, groups = rest[5], rest[7]
+    own = weight.shape[1]  # the channels of a group
+    depthwise = x.dim() == 4 and x.dtype != torch.float64 and groups == weight.shape[0] > 1 and own == 1
+    last = is_channels_last(x) or is_channels_last(weight)
+    dense = x.dtype.itemsize == 2 and last and (groups == 1 or own >= 4)
+    return transposed or not (depthwise or dense)
+
+
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
@@ -161,6 +176,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         outer = (sizes[1], channels // groups) if transposed else (channels, sizes[1] // groups)
         x, weight = draw(*sizes), draw(*outer, *kernel, scale=0.3)
         x = channels_last(x) if "x" in last else x
+        if "g" in last:  # with gaps: some of the channels of a wider image
+            x = channels_last(draw(sizes[0], 3 * sizes[1], *sizes[2:]))[:, sizes[1] : 2 * sizes[1]]
         weight = channels_last(weight) if "w" in last else weight
         numbers = (
             [stride] * rank,
@@ -179,9 +196,11 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             {"residual_first": False} if residual is False else {},
         )
 
-    def depthwise(kernel: int, stride: int, channels: int, act: str, residual: bool | None) -> Sample:
+    def depthwise(
+        kernel: int, stride: int, channels: int, act: str, residual: bool | None, last: str = "xwr"
+    ) -> Sample:
         return sample(
-            f"depthwise_{kernel}_by_{stride}_of_{channels}",
+            f"depthwise_{kernel}_by_{stride}_of_{channels}_{last}",
             (2, channels, 13, 10),
             (kernel, kernel),
             act,
@@ -190,7 +209,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             padding=kernel // 2,
             groups=channels,
             residual=residual,
-            last="xwr",
+            last=last,
         )
 
     image, square = (2, 4, 7, 9), (3, 3)
@@ -227,6 +246,12 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("transposed_nothing", (0, 4, 7, 0), square, "relu", padding=1, output_padding=0),
         depthwise(3, 1, 16, "silu", None),
         depthwise(3, 2, 24, "relu", True),
+        depthwise(3, 1, 24, "silu", True, "gw"),
+        sample("gaps", wide, square, "relu", channels=24, padding=1, residual=True, last="gw"),
+        sample("gaps_pointwise", wide, (1, 1), "silu", channels=24, residual=True, last="g"),
+        sample("gaps_groups", (2, 32, 6, 5), square, "silu", channels=32, padding=1, groups=2, last="gw"),
+        sample("gaps_of_odd_channels", (2, 5, 6, 7), square, "relu", padding=[1, 0, 1, 1], last="gw"),
+        sample("gaps_one_dim", (2, 16, 11), (3,), "gelu", channels=16, padding=1, last="gw"),
         depthwise(5, 1, 24, "gelu", False),
         depthwise(5, 2, 16, "none", None),
         depthwise(7, 1, 136, "tanh", True),
@@ -308,5 +333,6 @@ conv_act = Op(
     Gradient(_keep, _backward, _unfused),
     autocast=lower,
     like=without_activation(reference),
+    decomposes=_decomposes,
     onnx_node=False,
 )

@@ -156,6 +156,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample(
             "channels_last_unaligned", (draw.unaligned(2, 4, 5, 16).movedim(-1, 1), 2, draw(16), None, 1e-5, "silu")
         ),
+        Sample("channels_last_gaps", (last(2, 24, 9, 5)[:, 8:16, :, 1:], 2, draw(8), draw(8), 1e-5, "silu")),
+        Sample("channels_last_slice", (last(2, 24, 9, 5)[:, 8:16], 2, draw(8), draw(8), 1e-5, "silu")),
         Sample("channels_last_far_from_zero", (last(2, 16, 33, 31) + 100, 2, draw(16), draw(16), 1e-5, "relu")),
         Sample("strided", (draw.strided(4, 12, 9), 4, draw.strided(12), draw.strided(12), 1e-5, "gelu_tanh")),
         Sample("padded", (draw.padded(4, 12, 8), 4, weight, bias, 1e-5, "tanh")),

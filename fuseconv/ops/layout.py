@@ -6,11 +6,20 @@ from torch import Tensor
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Returns whether a tensor [N, C, ...] fills its memory with the channels innermost, and is not contiguous.
+    """Returns whether a tensor [N, C, ...] is not contiguous, and its dims are in memory as channels last has them.
 
-    A tensor without spatial dims, or with more than three, is not channels last.
+    The channels are then innermost. Unlike a dense tensor, the tensor may have gaps: it may be some of the channels, or
+    of the positions, of a wider one. A tensor without spatial dims, or with more than three, is not channels last.
     """
-    return x.dim() in (3, 4, 5) and not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
+    if x.dim() not in (3, 4, 5) or x.is_contiguous() or (x.shape[1] != 1 and x.stride(1) != 1):
+        return False
+    extent = x.shape[1]
+    for dim in (*range(x.dim() - 1, 1, -1), 0):
+        if x.shape[dim] != 1:
+            if x.stride(dim) < extent:
+                return False
+            extent = x.stride(dim) * x.shape[dim]
+    return True
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -38,10 +38,12 @@ class Case:
     act: str = "none"
     bias: bool = True
     residual: str = ""
+    groups: int = 1
 
     def __str__(self) -> str:
         sizes = ("x".join(map(str, numbers)) for numbers in (self.size, self.kernel, self.stride))
-        return f"{self.images}-{self.channels}-{'-'.join(sizes)}-{self.out}-{self.act}-{self.residual or 'plain'}"
+        channels = f"{self.channels}-of-{self.groups}" if self.groups > 1 else str(self.channels)
+        return f"{self.images}-{channels}-{'-'.join(sizes)}-{self.out}-{self.act}-{self.residual or 'plain'}"
 
 
 CASES = [
@@ -56,6 +58,10 @@ CASES = [
     Case(300, 24, (4, 4), 136, (4, 4), act="gelu_tanh"),
     Case(2, 64, (3, 3), 64, (3, 3), padding=(3, 3), act="relu6"),
     Case(1, 8, (8, 8), 8, (8, 8), act="sigmoid"),
+    Case(2, 96, (1, 99), 144, (1, 3), padding=(0, 1), act="silu", groups=2),
+    Case(3, 64, (1, 70), 64, (1, 5), (1, 2), (0, 2), (1, 3), act="relu", residual="before", groups=8),
+    Case(2, 768, (1, 65), 768, (1, 128), padding=(0, 64), groups=16),
+    Case(1, 160, (1, 30), 12, (1, 1), bias=False, groups=2),
     Case(2, 64, (13, 9), 91, (3, 3), padding=(1, 1), act="silu"),
     Case(2, 40, (33, 65), 56, (3, 3), (2, 3), (1, 0), act="hard_sigmoid", residual="before"),
 ]
@@ -74,7 +80,7 @@ def library() -> Library:
 
 
 def convolved(case: Case, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    z = F.conv2d(x, weight, bias, case.stride, case.padding, case.dilation)
+    z = F.conv2d(x, weight, bias, case.stride, case.padding, case.dilation, case.groups)
     if case.residual == "before":
         assert residual is not None
         return ACTIVATIONS[case.act](z + residual)
@@ -89,10 +95,11 @@ def operands(case: Case, dtype: torch.dtype) -> Operands:
         values = (torch.randn(shape, device="cuda", generator=generator) * scale).to(dtype)
         return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
 
-    taps = case.channels * case.kernel[0] * case.kernel[1]
+    channels = case.channels // case.groups
+    taps = channels * case.kernel[0] * case.kernel[1]
     x = drawn(case.images, case.channels, *case.size)
-    weight = drawn(case.out, case.channels, *case.kernel, scale=taps**-0.5)
-    z = F.conv2d(x, weight, None, case.stride, case.padding, case.dilation)
+    weight = drawn(case.out, channels, *case.kernel, scale=taps**-0.5)
+    z = F.conv2d(x, weight, None, case.stride, case.padding, case.dilation, case.groups)
     return x, weight, drawn(case.out) if case.bias else None, drawn(*z.shape) if case.residual else None
 
 
@@ -112,16 +119,18 @@ def problem_of(
     height, width = case.size
     step = pixel_stride or case.channels
     problem.windows = Windows(
-        *(height, width, case.channels, *case.kernel, y.shape[1], y.shape[2]),
-        *(*case.stride, *case.padding, *case.dilation),
+        *(height, width, case.channels // case.groups, *case.kernel, y.shape[1], y.shape[2]),
+        *(*case.stride, *case.padding, *case.dilation, case.groups),
         *(height * width * step, width * step, step),
     )
     return problem
 
 
-def choices(library: Library, shape: int) -> list[Choice]:
+def choices(library: Library, shape: int, groups: int = 1) -> list[Choice]:
+    """The choices of a tile. Blocks of a cluster with different columns have no groups."""
+    places = [place for place in PLACES if groups == 1 or place[1] == 1]
     variants = [
-        library.library.fuseconv_linear_sm90_variant(shape, *place, early) for place in PLACES for early in (0, 1)
+        library.library.fuseconv_linear_sm90_variant(shape, *place, early) for place in places for early in (0, 1)
     ]
     return [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
 
@@ -140,7 +149,7 @@ def test_a_convolution(library: Library, shape: int, case: Case, dtype: torch.dt
     tensors = operands(case, dtype)
     reference = convolved(case, *wide(tensors)).permute(0, 2, 3, 1)
     separate = error(convolved(case, *tensors).permute(0, 2, 3, 1), reference)
-    for choice in choices(library, shape):
+    for choice in choices(library, shape, case.groups):
         frame = torch.full((reference.numel() + 2 * case.out,), float("nan"), dtype=dtype, device="cuda")
         y = frame[case.out : -case.out].view(reference.shape)
         library.run(problem_of(library, case, tensors, y), choice)
@@ -161,6 +170,20 @@ def test_a_step_beyond_the_channels_of_a_position_adds_nothing(library: Library,
         y = torch.zeros(1, 4, 4, 8, dtype=torch.float16, device="cuda")
         library.run(problem_of(library, case, (x, weight, bias, None), y), choice)
         assert (y == value).all()
+
+
+def test_a_step_beyond_the_channels_of_a_group_adds_nothing(library: Library) -> None:
+    """A step of 64 channels passes the end of a group of 48. The next group has infinities and NaN."""
+    case = Case(2, 96, (1, 99), 96, (1, 3), padding=(0, 1), groups=2)
+    x, weight, bias, _ = operands(case, torch.float16)
+    x[:, 48::2], x[:, 49::2] = float("inf"), float("nan")
+    expected = convolved(case, x, weight, bias, None).permute(0, 2, 3, 1)
+    for choice in choices(library, 0, case.groups):
+        y = torch.zeros(2, 1, 99, 96, dtype=torch.float16, device="cuda")
+        library.run(problem_of(library, case, (x, weight, bias, None), y), choice)
+        assert y[..., :48].isfinite().all()
+        assert y[..., 48:].isnan().all()
+        torch.testing.assert_close(y[..., :48], expected[..., :48], atol=1e-2, rtol=1e-2)
 
 
 def test_channels_of_a_wider_tensor(library: Library) -> None:
@@ -184,6 +207,8 @@ def test_channels_of_a_wider_tensor(library: Library) -> None:
         (Case(1, 64, (200, 200), 64, (2, 2), dilation=(1, 199)), "TMA does not support"),
         (Case(1, 64, (9, 9), 64, (3, 3), padding=(200, 1)), "TMA does not support"),
         (Case(1, 64, (9, 9), 64, (3, 3), act="tanh"), "no kernel with this activation"),
+        (Case(1, 64, (1, 9), 66, (1, 3), groups=2), "odd number of columns"),
+        (Case(1, 64, (9, 9), 64, (3, 3), groups=2), "several rows"),
     ],
     ids=str,
 )

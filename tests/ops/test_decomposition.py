@@ -1,0 +1,84 @@
+"""Which calls AOTInductor compiles from the reference instead of calling the op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from fuseconv import ops
+from fuseconv.ops.layout import is_channels_last
+
+HALF, SINGLE = torch.float16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def fake() -> Iterator[None]:
+    """The choice depends on the device, and is the same without one."""
+    with FakeTensorMode():
+        yield
+
+
+def image(*sizes: int, last: bool = True, dtype: torch.dtype = HALF, device: str = "cuda") -> Tensor:
+    """A tensor [N, C, ...], channels last or contiguous."""
+    if not last:
+        return torch.empty(sizes, dtype=dtype, device=device)
+    return torch.empty(sizes[0], *sizes[2:], sizes[1], dtype=dtype, device=device).movedim(-1, 1)
+
+
+CONVOLUTIONS = {
+    "channels last": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {}, False),
+    "contiguous": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {"last": False}, True),
+    "f32": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {"dtype": SINGLE}, True),
+    "depthwise": ((2, 16, 8, 8), (16, 1, 3, 3), 16, {}, False),
+    "depthwise f32": ((2, 16, 8, 8), (16, 1, 3, 3), 16, {"dtype": SINGLE}, False),
+    "depthwise f64": ((2, 16, 8, 8), (16, 1, 3, 3), 16, {"dtype": torch.float64}, True),
+    "depthwise of one dim": ((2, 16, 8), (16, 1, 3), 16, {}, True),
+    "groups": ((2, 16, 8), (16, 8, 3), 2, {}, False),
+    "groups of two": ((2, 16, 8), (16, 2, 3), 8, {}, True),
+    "cpu": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {"device": "cpu", "dtype": SINGLE}, False),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    sizes, kernel, groups, layout, decomposes = CONVOLUTIONS[name]
+    x, weight = image(*sizes, **layout), image(*kernel, **layout)  # type: ignore[arg-type]  # a table
+    ones, zeros = [1] * (len(sizes) - 2), [0] * (len(sizes) - 2)
+    rest = (None, None, ones, zeros, ones, False, zeros, groups)
+    assert callable(ops.conv_act.decomposes)
+    assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
+    if not decomposes:
+        assert ops.conv_act.decomposition(x, weight, *rest) is NotImplemented
+
+
+@pytest.mark.parametrize(
+    ("last", "device", "called"), [(True, "cuda", True), (False, "cuda", False), (True, "cpu", False)]
+)
+def test_group_norms(last: bool, device: str, called: bool) -> None:
+    x = image(2, 16, 8, 8, last=last, device=device)
+    assert (ops.group_norm_act.decomposition(x, 4) is NotImplemented) == called
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "last"),
+    [
+        ((2, 8, 5, 7), (280, 1, 56, 8), True),
+        ((2, 8, 5, 7), (840, 1, 168, 24), True),  # some channels
+        ((2, 8, 5, 3), (280, 1, 56, 8), True),  # some positions
+        ((2, 8, 5, 7), (280, 35, 7, 1), False),
+        ((2, 8, 5, 7), (0, 1, 56, 8), False),  # expanded
+        ((2, 8, 5, 7), (560, 2, 112, 16), False),  # every second channel
+        ((2, 8, 5, 7), (280, 1, 8, 40), False),  # transposed images
+        ((2, 8, 1, 1), (8, 1, 8, 8), False),  # contiguous too
+        ((2, 1, 5, 7), (280, 1, 56, 8), True),
+        ((1, 8, 5, 7), (3, 1, 56, 8), True),  # a stride that is never used
+        ((2, 8), (1, 2), False),
+        ((2, 8, 1, 2, 3, 4), (192, 1, 192, 96, 32, 8), False),
+    ],
+)
+def test_channels_last(sizes: tuple[int, ...], strides: tuple[int, ...], last: bool) -> None:
+    assert is_channels_last(torch.empty_strided(sizes, strides)) == last
