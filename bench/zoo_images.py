@@ -51,6 +51,7 @@ def _normalize(module: nn.Module, shape: Sequence[int]) -> None:
         norm.train().momentum = 1.0
     if norms:
         module(torch.randn(*shape))
+        module.train().eval()  # some keep what they derive from their weights, in this dtype, until they are trained
     for norm, kept in zip(norms, momentum, strict=True):
         norm.eval().momentum = kept
         assert norm.running_mean is not None
