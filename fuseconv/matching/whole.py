@@ -11,6 +11,7 @@ from torch.fx import Node
 from fuseconv.graph.aten import facts
 from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.attention import attention
+from fuseconv.matching.attention_axes import attention_axes
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
@@ -204,6 +205,7 @@ def _bytes(tensor: Any) -> int:
 
 FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
     "attention": attention,
+    "attention-axes": attention_axes,
     "constants": constants,
     "duplicates": duplicates,
     "in-place": in_place,

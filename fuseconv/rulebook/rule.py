@@ -84,7 +84,8 @@ class RuleFields(BaseModel):
         doc: one or two sentences that say what the rule matches and why the replacement is better.
         match: SSA lines, or a list of alternatives. A name that no line binds is a pattern variable.
         finds: a built-in matcher that is used instead of `match` and `replace`. `attention` finds attention, however
-            its scores are computed; `constants` finds values that do not depend on an input and can be computed at
+            its scores are computed; `attention-axes` finds attention whose axes before the positions are not batch and
+            heads; `constants` finds values that do not depend on an input and can be computed at
             conversion; `duplicates` finds ops that are called twice on the same arguments; `in-place` finds in-place
             elementwise ops whose mutation no other op observes.
         merge: names of pattern variables. All matches that agree on these variables are replaced together.
@@ -112,7 +113,7 @@ class RuleFields(BaseModel):
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
-    finds: Literal["attention", "constants", "duplicates", "in-place"] | None = None
+    finds: Literal["attention", "attention-axes", "constants", "duplicates", "in-place"] | None = None
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []

@@ -1,0 +1,138 @@
+"""Gives attention the four axes of PyTorch's attention kernels: batch, heads, positions and width.
+
+A model may have any number of axes before the positions: none for heads, or one each for windows, groups and heads.
+PyTorch has no kernels for these. It computes the scores, their softmax and the result one after the other, and for
+16-bit tensors in float32. Here, the axes before the positions become two. Axes that lie side by side in memory become
+one without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.matching.graph import arguments
+from fuseconv.matching.match import Candidate, Match, check_apart, settle
+from fuseconv.matching.near_miss import NearMiss
+from fuseconv.matching.search import Index
+from fuseconv.rulebook.refused import Refused
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_text import parse_line
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+
+
+def attention_axes(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
+    """Yields, for each attention call of another rank than 4, a match, or a near miss if its axes cannot become two."""
+    for node in index.calls.get(_ATTENTION, ()):
+        given = arguments(node)
+        if given["query"].meta["val"].dim() not in (2, 4):
+            try:
+                yield _match(index, rule, node, given)
+            except Refused as problem:
+                yield NearMiss(rule, node, node, 2, 2, problem.words, refused=True)
+
+
+def _match(index: Index, rule: Rule, node: Node, given: dict[str, Any]) -> Match:
+    captures = {name: given[word] for name, word in (("q", "query"), ("k", "key"), ("v", "value"))}
+    leading = [one.meta["val"].shape[:-2] for one in captures.values()]
+    if given["enable_gqa"] or not all(same_sizes(leading[0], one) for one in leading):
+        raise Refused("queries, keys and values with the same axes before the positions", "different sizes")
+    if given["attn_mask"] is not None:
+        captures["mask"] = given["attn_mask"]
+    fakes = {name: one.meta["val"] for name, one in captures.items()}
+    before, after = _one_head(fakes) if len(leading[0]) == 1 else _two_axes(fakes)
+    mask = "mask_" if "mask" in captures else "None"
+    rest = f"{mask}, {float(given['dropout_p'])}, {given['is_causal']}, scale={given['scale']!r}"
+    lines = [*before, f"o_ = aten.scaled_dot_product_attention.default(q_, k_, v_, {rest})", *after]
+    found = Candidate(rule, frozenset({node}), captures, {"o": node})
+    check_apart(index, found.nodes, captures, found.results)
+    return settle(index, found, [parse_line(line) for line in lines])
+
+
+def _one_head(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+    """Returns the lines before and after attention that add an axis for one head, and remove it from the result."""
+    before = [
+        f"{name}_ = {name}" if name == "mask" and fake.dim() < 3 else f"{name}_ = aten.unsqueeze.default({name}, 1)"
+        for name, fake in fakes.items()
+    ]
+    return before, ["o = aten.select.int(o_, 1, 0)"]
+
+
+def _two_axes(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+    """Returns the lines before and after attention that merge the axes before the positions, and split them again."""
+    q, mask = fakes["q"].shape, fakes.get("mask")
+    count = len(q) - 2
+    borders = range(count - 1, 0, -1)  # of borders that cost the same the last, so that heads remain heads
+    groups = min(([(0, at), (at, count)] for at in borders), key=lambda groups: _cost(fakes, groups))
+    before, after, result = [], [], "o_"
+    for name, fake in fakes.items():
+        value, merged = name, groups
+        if fake is mask:
+            sizes = _expanded(q, fake, groups) if fake.dim() > 2 else []
+            merged = groups if sizes else []
+            if sizes:
+                before.append(f"mask_2 = aten.expand.default(mask, {sizes})")
+                value = "mask_2"
+        for axis, (begin, end) in reversed(list(enumerate(merged))):
+            if end - begin > 1:
+                before.append(f"{name}_{axis} = aten.flatten.using_ints({value}, {begin}, {end - 1})")
+                value = f"{name}_{axis}"
+        before.append(f"{name}_ = {value}")
+    for axis, (begin, end) in reversed(list(enumerate(groups))):
+        if end - begin > 1:
+            sizes = [size if isinstance(size, int) else -1 for size in q[begin:end]]
+            after.append(f"o_{axis} = aten.unflatten.int({result}, {axis}, {sizes})")
+            result = f"o_{axis}"
+    return before, [*after, f"o = {result}"]
+
+
+_Groups = Sequence[tuple[int, int]]
+"""The first axis of each group of axes that become one, and the axis after its last."""
+
+
+def _cost(fakes: dict[str, torch.Tensor], groups: _Groups) -> tuple[bool, int, int]:
+    """Returns whether a mask cannot be expanded, how many groups it is expanded along, and how many operands copied."""
+    q = fakes["q"].shape
+    copied = [not all(_is_view(fakes[name], group) for group in groups) for name in "qkv"]
+    expanded = [group for group in groups if "mask" in fakes and _is_mixed(q, fakes["mask"], group)]
+    dynamic = any(not isinstance(size, int) for group in expanded for size in q[slice(*group)])
+    return dynamic, len(expanded), sum(copied)
+
+
+def _is_view(fake: torch.Tensor, group: tuple[int, int]) -> bool:
+    """Returns whether a group of axes provably becomes one without a copy."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    axes = [at for at in range(*group) if not same_sizes([fake.shape[at]], [1])]
+    sizes, strides = fake.shape, fake.stride()
+    return all(statically_known_true(strides[a] == sizes[b] * strides[b]) for a, b in pairwise(axes))
+
+
+def _is_mixed(q: Sequence[Any], mask: torch.Tensor, group: tuple[int, int]) -> bool:
+    """Returns whether a mask differs along some axes of a group and is broadcast along others."""
+    missing = len(q) - mask.dim()
+    ones = [at < missing or same_sizes([mask.shape[at - missing]], [1]) for at in range(*group)]
+    broadcast = [one and not same_sizes([q[at]], [1]) for at, one in zip(range(*group), ones, strict=True)]
+    return any(broadcast) and not all(ones)
+
+
+def _expanded(q: Sequence[Any], mask: torch.Tensor, groups: _Groups) -> list[int]:
+    """Returns the sizes to which a mask of rank 3 or more is expanded, -1 for those that it keeps.
+
+    Raises:
+        Refused: a size is dynamic.
+    """
+    missing = len(q) - mask.dim()
+    sizes = [1 if at < missing else -1 for at in range(len(q))]
+    for group in groups:
+        if _is_mixed(q, mask, group):
+            sizes[slice(*group)] = q[slice(*group)]
+    if any(not isinstance(size, int) for size in sizes):
+        raise Refused("a mask that is the same along all axes that become one", "one of dynamic size")
+    return sizes
