@@ -71,6 +71,15 @@ def test_a_batch_norm_of_a_model_is_not_the_identity() -> None:
 
 
 @pytest.mark.pages
+def test_a_model_keeps_nothing_of_the_dtype_in_which_it_was_made() -> None:
+    """LeVit in eval mode keeps the attention biases of its first call, which draws the statistics of batch norms."""
+    (entry,) = (entry for entry in zoo.ENTRIES if entry.name == "levit-128s")
+    with torch.no_grad():
+        (logits,) = entry.module(torch.bfloat16, 1)(torch.zeros(1, *entry.shape[1:], dtype=torch.bfloat16))
+    assert logits.dtype == torch.bfloat16
+
+
+@pytest.mark.pages
 @pytest.mark.long
 def test_a_run_prints_and_joins_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
