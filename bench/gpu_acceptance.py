@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-CONVERT = (sys.executable, "-m", "fuseconv.cli", "convert")
+CONVERT = (sys.executable, "-m", "fuseconv", "convert")
 
 
 def models(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -84,7 +84,7 @@ def rows(selected: list[str]) -> Iterator[dict[str, object]]:
                     bundle,
                 ]
                 yield run(f"convert {name} {dtype} cuda", convert)
-                yield run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle])
+                yield run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv", "verify", bundle])
 
 
 def main() -> int:

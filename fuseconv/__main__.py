@@ -1,8 +1,18 @@
-"""Makes `python -m fuseconv` the same as the command `fuseconv`, for when Python's scripts are not on the PATH."""
+"""The command `fuseconv`, which is also `python -m fuseconv`, for when Python's scripts are not on the PATH."""
 
-import sys
+import signal
+from typing import NoReturn
 
 from fuseconv.cli import main
+from fuseconv.processes.lifetime import end_at_once
+
+
+def start() -> NoReturn:
+    """Runs the command line, and ends the process with its exit status."""
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt what is left to be ended
+    end_at_once(status)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()

@@ -248,7 +248,3 @@ def _text(outcome: Outcome) -> str:
     with console.capture() as printed:
         outcome.render(console)
     return "\n".join(line.rstrip() for line in printed.get().splitlines())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,9 +9,17 @@ import click
 
 from fuseconv.bundle.manifest import PLAN, read_manifest
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
+from fuseconv.commands.options import (
+    against_option,
+    bundle_argument,
+    json_option,
+    model_options,
+    named_targets,
+    reading,
+)
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.streams import tell
+from fuseconv.contract.input_text import parse_sizes
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
@@ -21,19 +29,14 @@ if TYPE_CHECKING:
 @click.command()
 @bundle_argument
 @method_option
-@click.option(
-    "--target",
-    multiple=True,
-    metavar="NAME",
-    help="Target to time. May be repeated. [default: all targets of the bundle]",
-)
+@named_targets("those of the bundle")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="Number of timed calls per target."
 )
 @click.option(
     "--shape", multiple=True, metavar="DIM=SIZE", help="Size of a dynamic dim, for example 'seq=128'; may be repeated."
 )
-@click.option("--against", type=Path, metavar="MODEL", help="Time this original model too, as the baseline.")
+@against_option("only the targets are timed")
 @click.option(
     "--peer",
     "peers",
@@ -63,6 +66,7 @@ def bench(
     """
     options, bundle = reading(**source), chosen(bundle, method)
     read_manifest(bundle)
+    sizes = parse_sizes(shape)
 
     with imports():
         from fuseconv.commands import speeds
@@ -74,7 +78,7 @@ def bench(
         bundle,
         target=target,
         rounds=rounds,
-        sizes=latency.parse_sizes(shape),
+        sizes=sizes,
         against=against,
         peers=peers,
         options=options,

@@ -11,8 +11,8 @@ from fuseconv.bundle.files import MANIFEST
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
+    against_option,
     check_rules,
-    existing_model,
     json_option,
     model_argument,
     model_options,
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Configured)
 @model_argument
-@click.option(
-    "--against",
-    type=PATH,
-    metavar="MODEL",
-    callback=existing_model,
-    help="Original model of the bundle. [default: the program and weights stored in the bundle]",
-)
+@against_option("the program and weights stored in the bundle")
 @rules_options
 @named_targets("those of the bundle, or all")
 @click.option(
@@ -85,7 +79,7 @@ def blame(
     bundle, the options for reading a model apply to the model of --against.
     """
     options = reading(**source)
-    check_rules(rules, without)
+    check_rules(rules, without, allow)
 
     with imports():
         from fuseconv.commands import blame_lines

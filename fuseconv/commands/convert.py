@@ -166,7 +166,7 @@ def convert(
             }
         )
         several = methods_of(methods, source)
-        check_rules(rules, without)
+        check_rules(rules, without, allow)
         with imports():
             from fuseconv.commands import results
             from fuseconv.pipeline.methods import convert_methods
@@ -188,7 +188,7 @@ def convert(
         )
         return Outcome(made.to_json(), lambda console: results.print_methods(console, made), made.error())
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
-    check_rules(rules, without)
+    check_rules(rules, without, allow)
     if leads_somewhere(folder := bundle_folder(model, output)):
         check_replaceable(folder)
 

@@ -11,7 +11,7 @@ import click
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.convert import convert
 from fuseconv.commands.numbers import FiniteRange
-from fuseconv.commands.options import existing, json_option
+from fuseconv.commands.options import existing, gpus_option, json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import read_settings
@@ -64,13 +64,7 @@ def _known() -> set[str]:
 @click.option(
     "--cpus", type=FiniteRange(0), default=1.0, show_default=True, help="Number of CPU cores per conversion on Ray."
 )
-@click.option(
-    "--gpus",
-    type=FiniteRange(0),
-    default=0.0,
-    show_default=True,
-    help="Number of GPUs per conversion on Ray. May be a fraction.",
-)
+@gpus_option("conversion")
 @click.option(
     "--tries",
     type=click.IntRange(1),

@@ -11,6 +11,7 @@ import click
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.bundle.methods import has_methods
 from fuseconv.commands.completion import PATH, lists, rule_names, words
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.contract.dtypes import names_of
 from fuseconv.contract.input_text import parse_inputs, parse_ranges, parse_states
 from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
@@ -209,6 +210,30 @@ target_option = click.option(
 targets_option = named_targets("all")
 
 
+def against_option(default: str) -> Callable[[F], F]:
+    """Returns the option for the original model of a bundle. `default` says what is done without it."""
+    return click.option(
+        "--against",
+        type=PATH,
+        metavar="MODEL",
+        callback=existing_model,
+        help=f"Original model of the bundle. [default: {default}]",
+    )
+
+
+def gpus_option(of: str) -> Callable[[F], F]:
+    """Returns the option for the number of GPUs on Ray. `of` says what gets them."""
+    text = f"Number of GPUs per {of} on Ray. May be a fraction."
+    return click.option("--gpus", type=FiniteRange(0), default=0.0, show_default=True, help=text)
+
+
+signer_option = click.option(
+    "--signer",
+    type=PATH,
+    metavar="FILE",
+    callback=existing,
+    help="Public key (PEM). First check that its holder has signed every file of the bundle with `fuseconv sign`.",
+)
 model_argument = click.argument("model", type=PATH, callback=existing_model)
 bundle_argument = click.argument("bundle", type=PATH, callback=_bundle)
 
@@ -261,13 +286,15 @@ def reading(
     )
 
 
-def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
-    """Checks the rules if `--rules` or `--no-rule` is passed, so that errors are reported before the import of torch.
+def check_rules(rules: Path | None, without: tuple[str, ...], allow: tuple[str, ...] = ()) -> None:
+    """Checks `--rules`, `--no-rule` and `--allow` if one is passed, so that errors are reported before torch's import.
 
     Raises:
         RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.
+        UsageError: no rule declares a name in `allow`.
     """
-    if rules is not None or without:
+    if rules is not None or without or allow:
+        from fuseconv.matching.allowed import check_allowed
         from fuseconv.rulebook import own_rules
 
-        own_rules.load_rules(rules, without)
+        check_allowed(allow, own_rules.load_rules(rules, without))

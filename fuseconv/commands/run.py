@@ -9,7 +9,7 @@ import click
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.methods import chosen, method_option
-from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
+from fuseconv.commands.options import bundle_argument, json_option, signer_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import FileError, UsageError
@@ -34,9 +34,8 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
     "--inputs",
     "inputs_file",
     type=PATH,
-    required=True,
     metavar="FILE",
-    help="File of input tensors: .safetensors, .npz or .pt.",
+    help="File of input tensors: .safetensors, .npz or .pt. [default: the inputs of the bundle's first case]",
 )
 @click.option(
     "-o",
@@ -48,30 +47,51 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
     help="Output file: .safetensors or .npz.",
 )
 @target_option
+@signer_option
 @quiet_option
 @json_option
-def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, target: str | None) -> Outcome:
+def run(
+    bundle: Path,
+    method: str | None,
+    inputs_file: Path | None,
+    output: Path,
+    target: str | None,
+    signer: Path | None,
+) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write the outputs to another file."""
     folder = chosen(bundle, method)
     manifest = read_manifest(folder)
-    if not inputs_file.exists():
+    if inputs_file is not None and not inputs_file.exists():
         inputs = ", ".join(map(str, manifest.contract.inputs))
         fix = f"check the path, or save the inputs to it, with safetensors.torch.save_file or torch.save: {inputs}"
         raise FileError("there is no such file or folder", where=str(inputs_file), fix=fix)
+    if signer is not None:
+        from fuseconv.provenance.signature import verify_signature
+
+        verify_signature(bundle, signer)
 
     with imports():
         from fuseconv.commands import results
         from fuseconv.commands.outputs import write_outputs
         from fuseconv.contract.inputs import from_file
+        from fuseconv.parity.reference import REFERENCE, read_reference
         from fuseconv.runtime.model import load
 
     model = load(folder, target=target, cuda_graphs=False)  # for one call, a capture costs more than it saves
-    tensors = from_file(inputs_file, model.contract)
-    returned = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
+    if inputs_file is None:
+        case = read_reference(folder / REFERENCE, manifest.contract)[0].case
+        given, inputs = f"the case {case.name} of {REFERENCE}; name a file of your own with --inputs", case.inputs
+    else:
+        given, inputs = str(inputs_file), tuple(from_file(inputs_file, model.contract).values())
+    returned = model(*(tensor.to(model.device) for tensor in inputs))
     outputs = (returned,) if len(model.contract.outputs) == 1 else tuple(returned)
     named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
     write_outputs(named, output)
     shapes = {name: list(value.shape) for name, value in named.items()}
     result = {"target": model.target, "outputs": shapes, "path": str(output)}
-    pairs = {**{name: f"{value.dtype} {list(value.shape)}" for name, value in named.items()}, "written": output}
+    pairs = {
+        "inputs": given,
+        **{name: f"{value.dtype} {list(value.shape)}" for name, value in named.items()},
+        "written": output,
+    }
     return Outcome(result, lambda console: results.print_pairs(console, pairs))

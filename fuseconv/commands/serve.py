@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from fuseconv.bundle.manifest import read_manifest
-from fuseconv.commands.completion import PATH
 from fuseconv.commands.numbers import FiniteRange
-from fuseconv.commands.options import existing, target_option
+from fuseconv.commands.options import gpus_option, signer_option, target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.served import How
 from fuseconv.commands.verbosity import quiet_option
@@ -94,26 +93,14 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     show_default=True,
     help="Number of replicas (processes) on Ray Serve.",
 )
-@click.option(
-    "--gpus",
-    type=FiniteRange(0),
-    default=0.0,
-    show_default=True,
-    help="Number of GPUs per replica on Ray Serve. May be a fraction.",
-)
+@gpus_option("replica")
 @click.option(
     "--swap-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
     help="Folder of bundles whose weights clients may load. [default: clients may load none]",
 )
-@click.option(
-    "--signer",
-    type=PATH,
-    metavar="FILE",
-    callback=existing,
-    help="Public key (PEM). Serve only bundles that its holder has signed with `fuseconv sign`, also as new weights.",
-)
+@signer_option
 @click.option("--log-requests", is_flag=True, help="Log every request. [default: only requests that fail]")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Log JSON lines, and print the summary as one JSON object.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseconv.commands.completion import PATH, words
+from fuseconv.commands.following import fuseconv
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, json_option, named, target_option
 from fuseconv.commands.outcome import Outcome
@@ -108,5 +109,5 @@ def triton(
 
     preload = f"LD_PRELOAD={shlex.quote(':'.join(made.preload))} " if made.preload else ""
     start = f"{preload}{shlex.join(('tritonserver', f'--model-repository={served_at or output}'))}"
-    check = ("fuseconv", "verify", str(folder), "--server", "http://127.0.0.1:8000", "--served-as", made.name)
-    return Outcome(result, render, following=(start, *(() if backend == "pytorch" else (shlex.join(check),))))
+    check = fuseconv("verify", str(folder), "--server", "http://127.0.0.1:8000", "--served-as", made.name)
+    return Outcome(result, render, following=(start, *(() if backend == "pytorch" else (check,))))

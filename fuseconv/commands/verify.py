@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.commands.completion import PATH
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import (
+    against_option,
     bundle_argument,
-    existing,
-    existing_model,
     json_option,
     model_options,
     named_targets,
     reading,
+    signer_option,
 )
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -33,13 +32,7 @@ if TYPE_CHECKING:
 @click.command()
 @bundle_argument
 @method_option
-@click.option(
-    "--against",
-    type=PATH,
-    metavar="MODEL",
-    callback=existing_model,
-    help="Original model. [default: the outputs of the original that are stored in the bundle]",
-)
+@against_option("the outputs of the original that are stored in the bundle")
 @named_targets("those of the bundle")
 @click.option(
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
@@ -55,13 +48,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="With --server: name of the model on the server. [default: the name of the bundle]",
 )
-@click.option(
-    "--signer",
-    type=PATH,
-    metavar="FILE",
-    callback=existing,
-    help="Public key (PEM). First check that its holder has signed every file with `fuseconv sign`.",
-)
+@signer_option
 @model_options
 @verbose_option
 @quiet_option

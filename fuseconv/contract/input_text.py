@@ -22,6 +22,7 @@ _DIM = re.compile(
     r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15})(?::(?P<step>\d{1,15}))?)?$", re.ASCII
 )
 _RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
+_SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
 """Names that an input or dim cannot have, because the generated code of a graph uses them."""
@@ -98,6 +99,26 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
         if ranges.setdefault(match["name"], bounds) != bounds:
             raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give only one of them")
     return ranges
+
+
+def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
+    """Parses the values of all `--shape` options, for example `seq=128`. Returns the size of each dim by name.
+
+    Raises:
+        UsageError: a value is malformed, or a dim is given two sizes.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts:
+        match = _SHAPE.match(text)
+        if match is None:
+            raise UsageError(
+                "the size cannot be parsed", where=f"--shape {text!r}", fix="write DIM=SIZE, for example seq=128"
+            )
+        if sizes.setdefault(match["name"], int(match["size"])) != int(match["size"]):
+            raise UsageError(
+                f"the dim {match['name']} has two sizes", where=f"--shape {text!r}", fix="give only one of them"
+            )
+    return sizes
 
 
 def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | str]]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from fuseconv.contract.dtypes import dtype_named
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import RefusedError, UsageError
+from fuseconv.untrusted.files import is_plain
 
 TRUST = ("pickle", "torchscript", "native", "code")
 DEVICES = ("cpu", "cuda")
@@ -52,6 +53,8 @@ class Options:
     method: str | None = None
 
     def __post_init__(self) -> None:
+        if self.model is not None:
+            parse_factory(self.model)
         if unknown := sorted(self.trust.difference(TRUST)):
             raise UsageError(
                 f"unknown kind of trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}"
@@ -105,3 +108,18 @@ class Options:
                 where=where,
                 fix=f"if you trust its author, add --trust {trust}{also}",
             )
+
+
+def parse_factory(model: str) -> tuple[str, str]:
+    """Splits the text of `--model` into the Python module or file and the name of the factory. Imports nothing.
+
+    Raises:
+        UsageError: the text is malformed, or the file does not exist.
+    """
+    origin, _, name = model.rpartition(":")
+    where = f"--model {model}"
+    if not origin or not name.isidentifier():
+        raise UsageError("the factory cannot be parsed", where=where, fix="write pkg.mod:factory or file.py:factory")
+    if origin.endswith(".py") and not is_plain(Path(origin)):
+        raise UsageError(f"there is no Python file {origin}", where=where, fix="check the path")
+    return origin, name

@@ -13,7 +13,7 @@ from fuseconv.processes.lifetime import end_with
 
 
 def main() -> None:
-    """Runs the command line with the words that follow PARENT. Raises SystemExit with its exit status."""
+    """Runs the command line with the words that follow PARENT, and ends the process with its exit status."""
     end_with(int(sys.argv.pop(1)))
     runpy.run_module("fuseconv", run_name="__main__", alter_sys=True)
 

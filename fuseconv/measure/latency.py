@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,8 +29,6 @@ ROUNDS = 101
 
 DEVIATIONS = 1.96
 """The number of standard deviations that gives a 95 % confidence interval of the median."""
-
-_SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -158,26 +155,6 @@ def measure(
     given = zip(manifest.contract.inputs, inputs, strict=True)
     called = {spec.name: f"{spec.dtype}[{','.join(map(str, tensor.shape))}]" for spec, tensor in given}
     return Latencies(called, rounds, rows, failures, notes)
-
-
-def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Parses the values of all `--shape` options, for example `seq=128`. Returns the size of each dim by name.
-
-    Raises:
-        UsageError: a value is malformed, or a dim is given two sizes.
-    """
-    sizes: dict[str, int] = {}
-    for text in texts:
-        match = _SHAPE.match(text)
-        if match is None:
-            raise UsageError(
-                "the size cannot be parsed", where=f"--shape {text!r}", fix="write DIM=SIZE, for example seq=128"
-            )
-        if sizes.setdefault(match["name"], int(match["size"])) != int(match["size"]):
-            raise UsageError(
-                f"the dim {match['name']} has two sizes", where=f"--shape {text!r}", fix="give only one of them"
-            )
-    return sizes
 
 
 def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:

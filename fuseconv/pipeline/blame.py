@@ -13,13 +13,14 @@ from fuseconv.blaming.verdict import Blame
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import PLAN, Manifest, open_bundle
 from fuseconv.errors import FileError, UnsupportedError, UsageError
+from fuseconv.matching.allowed import check_allowed
 from fuseconv.matching.steps import read_plan
 from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, Reference, read_reference, refer, tried_of
 from fuseconv.parity.verification import as_converted
 from fuseconv.pipeline.assembly import Progress, target_names
 from fuseconv.pipeline.filling import Filling
-from fuseconv.pipeline.match import check_allowed, find_plan
+from fuseconv.pipeline.match import find_plan
 from fuseconv.pipeline.original import ARTIFACT, given, read_original
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program

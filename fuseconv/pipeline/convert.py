@@ -17,6 +17,7 @@ from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
 from fuseconv.errors import ParityError
+from fuseconv.matching.allowed import check_allowed
 from fuseconv.matching.lock import count_matches, write_lock
 from fuseconv.matching.steps import NON_FINITE, read_plan
 from fuseconv.parity import process
@@ -29,7 +30,7 @@ from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
 from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, forms_in, tactics_in
-from fuseconv.pipeline.match import check_allowed, find_plan
+from fuseconv.pipeline.match import find_plan
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.pipeline.reproducible import untimed, varying
 from fuseconv.pipeline.search import choose_forms

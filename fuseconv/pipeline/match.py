@@ -7,14 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fuseconv.bundle.manifest import PLAN, bundle_folder, open_bundle
-from fuseconv.errors import UsageError
 from fuseconv.matching import explanation
+from fuseconv.matching.allowed import check_allowed
 from fuseconv.matching.explanation import Explanation
 from fuseconv.matching.lock import check_lock
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import NON_FINITE, SEARCH, Forms, Miss, Plan, read_plan
+from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, read_plan
 from fuseconv.pipeline.assembly import Progress, target_names
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
@@ -55,20 +55,6 @@ def match(
     if frozen is not None:
         check_matches(frozen, bundle_folder(model, output), chosen, program, known)
     return chosen
-
-
-def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
-    """Checks that each name is declared in a rule's `allow` field. Search rules declare `non-finite`.
-
-    Raises:
-        UsageError: no rule declares one of the names.
-    """
-    searches = {NON_FINITE} if any(rule.stage == SEARCH for rule in known) else set[str]()
-    names = sorted(searches.union(rule.allow for rule in known if rule.allow is not None))
-    for name in allow:
-        if name not in names:
-            fix = f"use one of {', '.join(names)}" if names else "leave --allow out"
-            raise UsageError(f"no rule declares {name} in `allow`", where=f"--allow {name}", fix=fix)
 
 
 def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:

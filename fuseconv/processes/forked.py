@@ -26,6 +26,9 @@ from fuseconv.errors import UpstreamError
 START = 300.0
 """The time limit in seconds for starting a process, including the import of torch."""
 
+_END = 1.0
+"""The time in seconds that a server gets to kill its forks and end. It is killed afterwards."""
+
 _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
 """Prefixes of environment variables that are read while torch is imported. If such a variable changes, a new server is
 started for the next process."""
@@ -190,17 +193,28 @@ class Server:
         return None
 
     def end(self, control: socket.socket | None = None) -> None:
-        """Kills the server and its forks. If a parent process started the server, only drops the reference to it.
+        """Ends the server and kills its forks, with all processes that the forks started.
+
+        If a parent process started the server, only drops the reference to it.
 
         Args:
-            control: the socket of the server to kill. Other servers keep running. None to kill all servers.
+            control: the socket of the server to end. Other servers keep running. None to end all servers.
         """
         with self._lock:
             ended = self._dropped() if control in (None, self._control) else None
             left, self._left = (self._left, []) if control is None and self._owner == os.getpid() else ([], self._left)
             for process in filter(None, [ended, *left]):
-                process.kill()
-                process.wait()
+                _end(process)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ends a server process, and waits until it has ended."""
+    server.terminate()
+    try:
+        server.wait(_END)
+    except subprocess.TimeoutExpired:  # it is stopped, or inside of a long import
+        server.kill()
+        server.wait()
 
 
 SERVER = Server()

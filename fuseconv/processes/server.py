@@ -8,7 +8,8 @@ CUDA if the server had initialized CUDA.
 
 A request is one byte on the server's socket, together with four file descriptors: the request's own socket, and the
 stdin, stdout and stderr of the fork. The client then sends JSON on the request's socket. The server answers `+` on this
-socket when the fork has started, and the exit status when it has ended. Closing the socket kills the fork.
+socket when the fork has started, and the exit status when it has ended. Closing the socket kills the fork. SIGTERM
+kills all forks and ends the server.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -45,6 +46,7 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     forks: dict[int, socket.socket] = {}
+    signal.signal(signal.SIGTERM, lambda *_: _end_with_forks(forks))
     is_open = True
     while is_open or forks:
         watched: list[Any] = [woken, *forks.values(), *([control] if is_open else [])]
@@ -86,7 +88,8 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
         if (process := os.fork()) == 0:
             gc.enable()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             own.close()
             return partial(_run, request, files[1:], server)
         forks[process] = own
@@ -119,6 +122,14 @@ def _kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):  # the fork had no time to create its process group
         os.killpg(process, signal.SIGKILL)
+
+
+def _end_with_forks(forks: Mapping[int, socket.socket]) -> NoReturn:
+    """Kills the forks with their process groups, and exits. SIGKILL to the server would not end what a fork started."""
+    for process in forks:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and is about to be removed from `forks`
+            _kill(process)
+    os._exit(0)
 
 
 def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract.options import Options
+from fuseconv.contract.options import Options, parse_factory
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import container
@@ -128,10 +128,8 @@ def build(model: str) -> torch.nn.Module:
         UsageError: the Python module, file or factory does not exist; or the factory fails, or does not return a
             torch.nn.Module.
     """
-    origin, _, name = model.rpartition(":")
+    origin, name = parse_factory(model)
     where = f"--model {model}"
-    if not origin or not name.isidentifier():
-        raise UsageError("the factory cannot be parsed", where=where, fix="write pkg.mod:factory or file.py:factory")
     try:
         with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
             made = getattr(_import(origin), name)
@@ -155,8 +153,8 @@ def _import(origin: str) -> Any:
     if not origin.endswith(".py"):
         return importlib.import_module(origin)
     spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
-    if spec is None or spec.loader is None or not is_plain(Path(origin)):
-        raise UsageError("there is no such Python file", where=f"--model {origin}", fix="check the path")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

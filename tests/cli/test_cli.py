@@ -92,7 +92,7 @@ def test_the_package_is_run_as_the_command(words: list[str], status: int, said: 
 
 
 def test_help_comes_at_once() -> None:
-    command = [sys.executable, "-m", "fuseconv.cli", "--help"]
+    command = [sys.executable, "-m", "fuseconv", "--help"]
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

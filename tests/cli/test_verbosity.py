@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,12 @@ def test_v_shows_every_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert f" {len(every)} cases " in one
     assert rows("convert", *QUIET["convert"], "-v")[1:] == every
     assert len(rows("verify", "{}/scale.fuseconv", "--all-runtimes", "-v")) > len(every)
+
+
+@pytest.fixture(autouse=True)
+def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activates the environment of this Python."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 def following(err: str) -> list[list[str]]:

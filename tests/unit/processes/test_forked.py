@@ -155,6 +155,19 @@ def test_a_server_that_was_killed_takes_its_forks_along_and_is_replaced() -> Non
         assert process.wait() == 3
 
 
+def test_a_server_that_is_ended_takes_along_what_its_forks_started(tmp_path: Path) -> None:
+    number = tmp_path / "number"
+    with started("leave a child", str(number)) as process:
+        while not (number.exists() and number.read_text()):
+            time.sleep(0.01)
+        leader = int(number.read_text())
+        (child,) = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+        module.SERVER.end()
+        assert process.wait() == -signal.SIGKILL
+    assert ends(leader)
+    assert ends(int(child))
+
+
 def test_a_server_that_does_not_answer_is_ended() -> None:
     prepare("json")
     before = server_id()

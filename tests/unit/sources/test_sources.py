@@ -216,7 +216,7 @@ FACTORIES = [
     ("Perceptron", UsageError, "cannot be parsed"),
     ("saved_models.py:", UsageError, "cannot be parsed"),
     ("saved_models.py:not-a-name", UsageError, "cannot be parsed"),
-    ("nothing.py:Perceptron", UsageError, "no such Python file"),
+    ("nothing.py:Perceptron", UsageError, "no Python file nothing.py"),
     ("nothing_at_all:Perceptron", UsageError, "ModuleNotFoundError"),
     ("saved_models.py:Nothing", UsageError, "AttributeError"),
     ("saved_models.py:broken", UsageError, "no weights here"),
