@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,6 +67,8 @@ class Described:
         fuseconv: the version of fuseconv that wrote the bundle.
         sha256: the hash of the bundle's manifest, which contains the hashes of all other files.
         source: the model that was converted.
+        command: the command of the conversion, without folders. None if it is not recorded.
+        revision: the Git commit at which the command ran. None if it is not recorded.
         environment: the machine and the package versions of the conversion.
         inputs: the inputs, in the notation of `--input`.
         outputs: the names of the outputs.
@@ -76,7 +78,8 @@ class Described:
         packages: the architectures for which a target was compiled, by the target's name, if there are several.
         mismatch: whether the bundle was kept although a row of its parity table fails.
         tolerance: the row of the tolerance table for the dtype. Empty if the table has no such row.
-        parity: one row per target, case and output, as in the manifest.
+        parity: one row per target, case and output, as in the manifest. The rows of a package that `fuseconv add` added
+            name its architecture with the target.
         left_out: the targets that the bundle does not contain, with the reasons.
         limits: the results that the runtimes compute differently for special values.
         tuned: the times of the targets. None if the targets were not timed.
@@ -89,7 +92,7 @@ class Described:
         fused: the graph of the export target. In a bundle without this target, the captured graph changed by the plan.
             None if the bundle contains neither.
         drawn_of: the name of the target whose fusions `fused` shows, if it was drawn from the plan. Otherwise None.
-        measure: the command that measures the error at the borders of modules and matches, and the file that it writes.
+        measure: the command whose report also shows the error at the borders of modules and matches.
         growth: the error at the borders of modules and matches. None if no result of `blame` was given.
         files: the size and hash of each file in the bundle, by its path.
     """
@@ -98,6 +101,8 @@ class Described:
     fuseconv: str
     sha256: str
     source: Source
+    command: str | None
+    revision: str | None
     environment: Environment
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -119,7 +124,7 @@ class Described:
     captured: Graph | None
     fused: Graph | None
     drawn_of: str | None
-    measure: tuple[str, str]
+    measure: str
     growth: Growth | None
     files: Mapping[str, File]
 
@@ -150,6 +155,8 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         fuseconv=manifest.fuseconv,
         sha256=measure_file(folder / MANIFEST).sha256,
         source=manifest.source,
+        command=shlex.join(manifest.invocation.command) if manifest.invocation else None,
+        revision=manifest.invocation.revision if manifest.invocation else None,
         environment=manifest.environment,
         inputs=tuple(map(str, manifest.contract.inputs)),
         outputs=manifest.contract.outputs,
@@ -162,7 +169,7 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         },
         mismatch=manifest.mismatch,
         tolerance=manifest.tolerances.get(manifest.dtype, {}),
-        parity=manifest.parity,
+        parity=[*manifest.parity, *_added_rows(manifest)],
         left_out=manifest.left_out,
         limits=manifest.limits,
         tuned=manifest.tuned,
@@ -207,15 +214,22 @@ def _drawn(folder: Path, captured: Named, plan: Plan, target: str) -> Graph:
         ) from error
 
 
-def _measure(folder: Path, manifest: Manifest) -> tuple[str, str]:
-    """Returns the command that measures the errors that a report shows, and the file to which it writes them.
+def _added_rows(manifest: Manifest) -> Iterator[dict[str, JsonValue]]:
+    """Yields the parity rows of the packages that were added on other machines."""
+    for package in manifest.packages:
+        for row in package.parity:
+            yield {**row, "target": f"{package.target} for {package.environment.architecture}"}
+
+
+def _measure(folder: Path, manifest: Manifest) -> str:
+    """Returns the command that writes the report again with the errors of the layers.
 
     The paths are relative to the folder of the bundle, because a report does not name folders of this machine.
     """
-    name = "/".join(folder.parts[-3:]) if folder.parent.name == METHODS else folder.name
+    method = ["--method", folder.name] if folder.parent.name == METHODS else []
+    name = folder.parents[1].name if method else folder.name
     original = (manifest.invocation.original() if manifest.invocation else None) or "MODEL"
-    file = f"{folder.stem}.blame.json"
-    return shlex.join(["fuseconv", "blame", name, "--against"]) + f" {original} --json > {shlex.quote(file)}", file
+    return shlex.join(["fuseconv", "report", name, *method, "--against"]) + f" {original}"
 
 
 def _matches(plan: Plan, targets: Collection[str], fused: Graph | None) -> list[Match]:

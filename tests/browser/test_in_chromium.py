@@ -53,14 +53,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def one(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of one bundle, with errors."""
-    folder = tmp_path_factory.mktemp("one")
+    output = tmp_path_factory.mktemp("one") / "report.html"
     bundle, model = str(converted / "model.fuseconv"), str(converted / "model.pt2")
-    with pytest.MonkeyPatch.context() as patch, (folder / "blame.json").open("w") as file:
-        patch.setattr("sys.stdout", file)
-        assert cli.main(["blame", bundle, "--against", model, "--target", "export", "--json", "-o", str(folder)]) == 0
-    words = ["report", bundle, "--blame", str(folder / "blame.json"), "-o", str(folder / "report.html")]
-    assert cli.main(words) == 0
-    return folder / "report.html"
+    assert cli.main(["report", bundle, "--against", model, "-o", str(output)]) == 0
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +133,7 @@ def test_a_fused_graph_that_is_drawn_from_the_plan(converted: Path, tmp_path: Pa
     assert cli.main(["report", str(bundle), "-o", str(report)]) == 0
     page = open_report(report)
     expect(page.locator("#graph")).to_contain_text("drawn from the plan, as it is for the target torchscript")
-    expect(page.locator("#growth")).to_contain_text("fuseconv blame scripted.fuseconv --against model.pt2 --json")
+    expect(page.locator("#growth")).to_contain_text("fuseconv report scripted.fuseconv --against model.pt2")
     page.locator(".switch button", has_text="fused").click()
     page.get_by_role("button", name="Open all").click()
     page.locator(".box", has_text="linear_act").first.click()

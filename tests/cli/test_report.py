@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.reported import SOURCE, data_of
 
 from fuseconv import cli
@@ -34,7 +35,7 @@ def test_one_bundle_and_what_it_lacks(
     assert cli.main(["report", str(converted / "model.fuseconv"), "-o", str(output)]) == 0
     said = capsys.readouterr().out
     assert str(output) in said
-    assert "fuseconv blame model.fuseconv --against MODEL --json" in said
+    assert "fuseconv report model.fuseconv --against MODEL" in said
     assert "no graph" not in said
     (found,) = data_of(output)["bundles"]
     assert found["name"] == "model.fuseconv"
@@ -74,11 +75,33 @@ def test_the_errors_of_blame(converted: Path, tmp_path: Path, capsys: pytest.Cap
     assert {border["rule"] for border in found["growth"]["borders"]} & {match["rule"] for match in found["matches"]}
 
 
+def test_the_errors_are_measured(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "report.html"
+    bundle, model = converted / "model.fuseconv", converted / "model.pt2"
+    for words in (["--against", model], ["--growth"]):
+        assert report(capsys, bundle, *words, "-o", output)[0] == 0
+        (found,) = data_of(output)["bundles"]
+        assert found["growth"]["borders"]
+
+
+def test_a_model_is_converted_and_its_errors_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),)), tmp_path / "linear.pt2")
+    status, found = report(capsys, tmp_path / "linear.pt2")
+    assert (status, found["result"]["report"]) == (0, str(tmp_path / "linear.html"))
+    assert {path.name for path in tmp_path.iterdir()} == {"linear.pt2", "linear.html"}
+    (bundle,) = data_of(tmp_path / "linear.html")["bundles"]
+    assert bundle["name"] == "linear.fuseconv"
+    assert bundle["growth"]["borders"]
+
+
 WRONG: dict[str, tuple[list[str], int, str]] = {
     "nothing": ([], 2, "Missing argument"),
     "three": (["{bundle}", "{bundle}", "{bundle}"], 2, "3 bundles are given"),
     "absent": (["{scratch}/absent.fuseconv"], 2, "does not exist"),
-    "a model": (["{model}"], 2, "is not a folder"),
+    "not a model": (["{bundle}/plan.json"], 3, "not a model"),
+    "errors twice": (["{bundle}", "--growth", "--blame", "x"], 2, "--blame cannot be combined with --growth"),
+    "no original": (["{bundle}", "--against", "{scratch}/absent.pt2"], 6, "no such file"),
+    "an option of the original": (["{bundle}", "--dtype", "f16"], 2, "--dtype applies only to the original"),
     "damaged": (["{damaged}"], 3, "plan.json"),
     "inside of the bundle": (["{bundle}", "-o", "{bundle}/report.html"], 2, "inside of the bundle"),
     "a folder": (["{bundle}", "-o", "{scratch}"], 6, "the output path is a folder"),

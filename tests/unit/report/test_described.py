@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.bundle.packages import Package
 from fuseconv.errors import RefusedError
 from fuseconv.matching.steps import read_plan
 from fuseconv.report.described import Described, describe
@@ -44,6 +45,24 @@ def test_the_captured_graph_has_modules_types_and_lines(captured: Graph) -> None
     kinds = [node.kind for node in captured.nodes]
     assert (kinds[0], kinds[-1]) == ("input", "output")
     assert all(place < at for at, node in enumerate(captured.nodes) for place in node.inputs)
+
+
+def test_packages_of_other_machines_have_rows_of_their_own(converted: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(converted / "model.fuseconv", tmp_path / "two.fuseconv"))
+    manifest = read_manifest(folder)
+    older = manifest.environment.model_copy(update={"machine": "x86_64", "cpu": "AVX2"})
+    rows = [row for row in manifest.parity if row["target"] == "export"]
+    package = Package(target="export", path=manifest.targets["export"], environment=older, parity=rows)
+    seal(folder, manifest.updating_packages([package]))
+    found = describe(folder)
+    assert found.packages == {"export": (manifest.environment.architecture, older.architecture)}
+    assert [row["target"] for row in found.parity[len(manifest.parity) :]] == ["export for x86_64-avx2"] * len(rows)
+
+
+def test_the_command_of_the_conversion_is_shown(described: Described, converted: Path) -> None:
+    invocation = read_manifest(converted / "model.fuseconv").invocation
+    assert (described.command, described.revision) == (None, None)
+    assert invocation is None
 
 
 def test_modules_come_after_those_that_call_them(captured: Graph) -> None:

@@ -125,7 +125,9 @@ export interface Bundle {
   name: string;
   fuseconv: string;
   sha256: string;
-  source: { form: string; sha256: string; dtype?: string; original?: string };
+  source: { form: string; sha256: string; dtype?: string; original?: string; repository?: string; commit?: string };
+  command: string | null;
+  revision: string | null;
   environment: Record<string, string | null>;
   inputs: string[];
   outputs: string[];
@@ -147,7 +149,7 @@ export interface Bundle {
   captured: Graph | null;
   fused: Graph | null;
   drawn_of: string | null;
-  measure: [string, string];
+  measure: string;
   growth: Growth | null;
   files: Record<string, { sha256: string; size: number }>;
 }

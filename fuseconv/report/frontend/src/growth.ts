@@ -57,15 +57,16 @@ function chart(bundle: Bundle, growth: Growth, title: string, view: GraphView): 
       .x((point) => x(point.at))
       .y((point) => y(pick(point) ?? 1))(found);
   const [low, high] = y.domain().map(Math.log10) as [number, number];
-  const decades = Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, at) => 10 ** (Math.ceil(low) + at));
-  const ticks = decades.length > 1 ? decades : y.ticks(3);
+  const decades = Array.from({ length: Math.floor(high) - Math.floor(low) + 1 }, (_, at) => 10 ** (Math.floor(low) + at));
+  const inside = (factors: number[]) => decades.flatMap((one) => factors.map((factor) => factor * one)).filter((one) => one >= 10 ** low && one <= 10 ** high);
+  const ticks = [[1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]].map(inside).find((found) => found.length > 1) ?? y.domain();
   const step = (x(1) - x(0)) / 2;
   const stripes = bands(found);
   const widest = Math.max(...stripes.map((band) => band.name.length)) * 6.6;
   let free = 0;
   const labels = stripes.map((band, at) => {
-    const left = x(band.from) - step;
-    const right = x(band.to) + step;
+    const left = Math.max(x(band.from) - step, MARGIN.left);
+    const right = Math.min(x(band.to) + step, WIDTH - MARGIN.right);
     const shown = left >= free && right - left > 8;
     if (shown) free = left + Math.min(widest, band.name.length * 6.6) + 8;
     return s(
@@ -134,8 +135,7 @@ function verdicts(growth: Growth): HTMLElement | null {
 export function growth(bundles: Bundle[], view: GraphView): HTMLElement {
   const parts = bundles.flatMap((bundle) => {
     const title = titleOf(bundle, bundles);
-    const [command, file] = bundle.measure;
-    const how = `The errors were not given. Measure them with \`${command}\`, and add \`--blame ${file}\` to \`fuseconv report\`.`;
+    const how = `The errors of the layers were not measured. \`${bundle.measure}\` measures them and shows them here.`;
     return [
       bundles.length > 1 ? h("h3", {}, title) : null,
       bundle.growth ? verdicts(bundle.growth) : null,

@@ -24,7 +24,7 @@ function cell(rows: ParityRow[]): HTMLElement | string {
 }
 
 function matrix(bundle: Bundle, title: string): HTMLElement {
-  const targets = Object.keys(bundle.targets);
+  const targets = [...new Set([...Object.keys(bundle.targets), ...bundle.parity.map((row) => row.target)])].sort();
   const cases = [...new Set(bundle.parity.map((row) => row.case))];
   const rows = cases.map((name) => [
     name,

@@ -45,13 +45,15 @@ function figures(bundle: Bundle): Figure[] {
 function facts(bundle: Bundle): Record<string, string> {
   const { environment: made, source } = bundle;
   return {
-    Source: source.form,
+    Source: source.repository ? `${source.form}: ${source.repository} at ${source.commit}` : source.form,
+    Command: bundle.command ?? "",
+    "Git commit": bundle.revision ?? "",
     "Verified against": source.original === "archive" ? "the program of the archive" : source.original === "module" ? "the module itself" : "",
     Inputs: bundle.inputs.join("\n"),
     Outputs: bundle.outputs.join(", "),
     "Weights and device": `${bundle.dtype} on ${bundle.device}`,
     Targets: Object.keys(bundle.targets).join(", "),
-    Packages: Object.entries(bundle.packages).map(([target, each]) => `${target}: ${each.join(", ")}`).join("\n"),
+    Packages: Object.entries(bundle.packages).map(([target, each]) => `${target} is compiled for ${each.join(" and for ")}`).join("\n"),
     "Left out": bundle.left_out.map((one) => `${one.target}: ${one.cause}: ${one.reason}`).join("\n"),
     "Made with": `fuseconv ${bundle.fuseconv}, torch ${made.torch}${made.cuda ? `, CUDA ${made.cuda}` : ""}, ONNX ${made.onnx}${made.onnxruntime ? `, ONNX Runtime ${made.onnxruntime}` : ""}, Python ${made.python}`,
     "Made on": `${made.machine} with ${made.cpu}${made.gpu ? `, GPU of compute capability ${made.gpu}` : ""}, ${made.platform}`,
