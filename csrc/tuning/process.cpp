@@ -50,7 +50,13 @@ bool announce() {
 
 [[maybe_unused]] const bool announced = announce();
 
-std::string text_of(const std::string& path) {
+std::string fix_of_machine_file() { return "; delete the file, or unset FUSECONV_TIMING_CACHE, which names it"; }
+
+std::string fix_of_bundle(const std::string& path) {
+  return "; write it again with `fuseconv tune " + std::filesystem::path(path).parent_path().string() + "`";
+}
+
+std::string text_of(const std::string& path, const std::string& fix) {
   std::string text;
   std::ifstream file;
   if (is_file(path)) {  // opening a pipe would wait for its writer
@@ -58,17 +64,16 @@ std::string text_of(const std::string& path) {
     text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   if (!file.is_open() || !file) {
-    throw std::runtime_error("fuseconv: the tuning file " + path + " cannot be read");
+    throw std::runtime_error("fuseconv: the tuning file " + path + " cannot be read" + fix);
   }
   return text;
 }
 
-void add_text(Tactics& tactics, const std::string& text, const std::string& path) {
+void add_text(Tactics& tactics, const std::string& text, const std::string& path, const std::string& fix) {
   try {
     tactics.add(text);
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("fuseconv: the tuning file " + path + " is not valid: " + error.what() +
-                             "; write it again with `fuseconv tune`");
+    throw std::runtime_error("fuseconv: the tuning file " + path + " is not valid: " + error.what() + fix);
   }
 }
 
@@ -97,7 +102,7 @@ ProcessTactics::ProcessTactics() {
   const char* path = std::getenv("FUSECONV_TIMING_CACHE");
   if (path != nullptr && *path != '\0') {
     if (access(path, F_OK) == 0) {
-      add_text(tactics_, text_of(path), path);
+      add_text(tactics_, text_of(path, fix_of_machine_file()), path, fix_of_machine_file());
     }
     machine_file_ = path;
   }
@@ -118,7 +123,8 @@ void ProcessTactics::read_new_files() {
   }
   for (auto file = files.rbegin(); file != files.rend(); ++file) {  // the bundle loaded last takes precedence
     if (is_file((*file)->path)) {  // a bundle may be deleted while its library is loaded
-      add_text(tactics_, text_of((*file)->path), (*file)->path);
+      const std::string fix = fix_of_bundle((*file)->path);
+      add_text(tactics_, text_of((*file)->path, fix), (*file)->path, fix);
       ++version_;
     }
   }
@@ -141,8 +147,9 @@ void ProcessTactics::put(const std::string& family, int64_t size, std::vector<Ta
   const std::lock_guard lock(mutex_);
   // Another copy of the library, or another process, may have written its own measurements.
   if (!machine_file_.empty() && access(machine_file_.c_str(), F_OK) == 0) {
-    if (const std::string text = text_of(machine_file_); text != written_) {
-      add_text(tactics_, text, machine_file_);
+    const std::string fix = fix_of_machine_file();
+    if (const std::string text = text_of(machine_file_, fix); text != written_) {
+      add_text(tactics_, text, machine_file_, fix);
     }
   }
   tactics_.put(family, size, std::move(tactics));
@@ -153,7 +160,8 @@ void ProcessTactics::put(const std::string& family, int64_t size, std::vector<Ta
 
 void ProcessTactics::load(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  add_text(tactics_, text_of(path), path);
+  const std::string fix = "; measure it again, or load another file";
+  add_text(tactics_, text_of(path, fix), path, fix);
   ++version_;
 }
 

@@ -9,6 +9,7 @@ import click
 
 from fuseconv.bundle.manifest import PLAN, read_manifest
 from fuseconv.commands.methods import chosen, method_option
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
     against_option,
     bundle_argument,
@@ -46,6 +47,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How to run the original model: in eager mode or with torch.compile.",
 )
+@click.option(
+    "--time-limit",
+    type=FiniteRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time in which a target must load and return its first result. A target that takes longer is left out.",
+)
 @model_options
 @json_option
 def bench(
@@ -56,6 +65,7 @@ def bench(
     shape: tuple[str, ...],
     against: Path | None,
     peers: tuple[str, ...],
+    time_limit: float,
     **source: Any,
 ) -> Outcome:
     """Measure the cold start, first call, latency, throughput and memory of BUNDLE's targets.
@@ -82,6 +92,7 @@ def bench(
         against=against,
         peers=peers,
         options=options,
+        time_limit=time_limit,
     )
     for note in found.notes:
         tell(f"note: {note}, so the times are longer and less certain")

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.measure.separate import measured
+from fuseconv.processes.forked import TIME_LIMIT
 from fuseconv.runtime.model import load
 
 _STATUS = Path("/proc/self/status")
@@ -37,23 +38,27 @@ class ColdStart:
     device_memory: int | None
 
 
-def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> ColdStart:
+def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...], seconds: float = TIME_LIMIT) -> ColdStart:
     """Loads a target in a new process, calls it once, and returns the times and the memory.
 
     Args:
         bundle: the folder of the bundle.
         target: the name of the target to load.
         inputs: one tensor per input of the contract.
+        seconds: the time limit in seconds.
 
     Raises:
-        UpstreamError: the new process failed.
+        UpstreamError: the new process failed, or did not end within `seconds`.
     """
     with tempfile.TemporaryDirectory() as scratch:
         given = Path(scratch, "inputs.pt")
         torch.save([tensor.cpu() for tensor in inputs], given)
         request = {"bundle": str(bundle.absolute()), "target": target, "inputs": str(given), "started": time.time()}
         what = f"load and call the target {target}"
-        return ColdStart(**measured("fuseconv.measure.cold_start", request, what=what, where=str(bundle), cold=True))
+        found = measured(
+            "fuseconv.measure.cold_start", request, what=what, where=str(bundle), cold=True, seconds=seconds
+        )
+        return ColdStart(**found)
 
 
 def main(asked: str, told: str) -> None:

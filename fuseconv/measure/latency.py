@@ -21,6 +21,7 @@ from fuseconv.measure.cold_start import ColdStart, cold_start
 from fuseconv.measure.original import WAYS, original_calls, read_original
 from fuseconv.measure.pairs import interval
 from fuseconv.measure.timing import samples, synchronise
+from fuseconv.processes.forked import TIME_LIMIT
 from fuseconv.runtime.choosing_targets import choose_target
 from fuseconv.runtime.model import load_target
 from fuseconv.sources import Options
@@ -99,6 +100,7 @@ def measure(
     against: Path | None = None,
     peers: Sequence[str] = WAYS[:1],
     options: Options | None = None,
+    time_limit: float = TIME_LIMIT,
 ) -> Latencies:
     """Measures the latency, throughput and cold start of a bundle's targets, with interleaved calls.
 
@@ -111,6 +113,8 @@ def measure(
         peers: the ways to run the original model, from `eager` and `compile`.
         options: how to read the original model. `inputs_file` is the path of the file with the inputs of the calls. If
             `inputs_file` is not set, the inputs are random.
+        time_limit: the time in seconds in which a target must load and return its first result. A target that takes
+            longer has failed.
 
     Raises:
         UsageError: the bundle, target or dim does not exist, or `against` is a different model.
@@ -139,11 +143,10 @@ def measure(
     starts: dict[str, ColdStart] = {}
     for name in names:
         try:
+            starts[name] = cold_start(folder, name, inputs, time_limit)  # first, because it ends if the target hangs
             calls[name] = partial(load_target(folder, manifest, name), *inputs)
-            starts[name] = cold_start(folder, name, inputs)
         except FuseconvError as error:
             failures[name] = error
-            calls.pop(name, None)
     if not calls:
         raise next(iter(failures.values()))
     calls |= originals

@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from fuseconv.errors import UpstreamError
-from fuseconv.processes.forked import forked
+from fuseconv.processes.forked import TIME_LIMIT, forked
 
 FIX = "free memory that other processes use and try again, or leave the target out"
 
 
-def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX, cold: bool = False) -> Any:
+def measured(
+    module: str,
+    request: dict[str, Any],
+    *,
+    what: str,
+    where: str,
+    fix: str = FIX,
+    cold: bool = False,
+    seconds: float = TIME_LIMIT,
+) -> Any:
     """Calls `module.main(REQUEST, RESULT)` in a new process, and returns the content of RESULT.
 
     REQUEST and RESULT are paths of JSON files.
@@ -29,16 +38,22 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix
         fix: what the user can do about a failure, for the error message.
         cold: whether to start a new Python process, so that importing torch is measured too, instead of a fork of the
             server, which has already imported torch.
+        seconds: the time limit of the process in seconds. It is then killed.
 
     Raises:
-        UpstreamError: the new process failed.
+        UpstreamError: the new process failed, or did not end within `seconds`.
     """
     with tempfile.TemporaryDirectory() as scratch:
         asked, told = Path(scratch, "request.json"), Path(scratch, "result.json")
         asked.write_text(json.dumps(request))
         with tempfile.TemporaryFile() as said:
             run = _new if cold else _forked
-            status = run(module, str(asked), str(told), scratch, said.fileno())
+            try:
+                status = run(module, str(asked), str(told), scratch, said.fileno(), seconds)
+            except (TimeoutError, subprocess.TimeoutExpired):
+                raise UpstreamError(
+                    f"a new process did not {what} within {seconds:g} s", where=where, fix=fix
+                ) from None
             said.seek(0)
             lines = said.read().decode(errors="replace").splitlines()
         if status != 0 or not told.is_file():
@@ -47,12 +62,12 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix
         return json.loads(told.read_text())
 
 
-def _forked(module: str, asked: str, told: str, folder: str, said: int) -> int:
+def _forked(module: str, asked: str, told: str, folder: str, said: int, seconds: float) -> int:
     with forked(module, asked, told, folder=folder, stdout=said, stderr=said) as process:
-        return process.wait()
+        return process.wait(seconds)
 
 
-def _new(module: str, asked: str, told: str, folder: str, said: int) -> int:
+def _new(module: str, asked: str, told: str, folder: str, said: int, seconds: float) -> int:
     package_root = str(Path(__file__).resolve().parents[2])
     search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(  # noqa: S603 - our own module under the running interpreter
@@ -62,4 +77,5 @@ def _new(module: str, asked: str, told: str, folder: str, said: int) -> int:
         stdout=said,
         stderr=said,
         check=False,
+        timeout=seconds,
     ).returncode

@@ -18,10 +18,7 @@ from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.numerics.tolerance import Row
 from fuseconv.parity.report import OutputRow
 from fuseconv.processes import forked as processes
-from fuseconv.processes.forked import Forked, forked
-
-TIME_LIMIT = 3600.0
-"""The time limit of loading, running and comparing one target, in seconds."""
+from fuseconv.processes.forked import TIME_LIMIT, Forked, forked
 
 _LOG_LINES = 5
 
@@ -118,7 +115,7 @@ def _answers(process: Forked) -> Iterator[dict[str, Any]]:
     """Yields the lines that the process writes, parsed from JSON, until the process closes its stdout.
 
     Raises:
-        TimeoutError: the process writes no line within `TIME_LIMIT`.
+        TimeoutError: the process writes no line within `TIME_LIMIT`, in which it loads, runs and compares a target.
     """
     pending, end = b"", time.monotonic() + TIME_LIMIT
     while read := process.read(end - time.monotonic()):

@@ -26,6 +26,9 @@ from fuseconv.errors import UpstreamError
 START = 300.0
 """The time limit in seconds for starting a process, including the import of torch."""
 
+TIME_LIMIT = 3600.0
+"""The default time limit in seconds of a process that calls a model, so that a model that hangs is an error."""
+
 _END = 1.0
 """The time in seconds that a server gets to kill its forks and end. It is killed afterwards."""
 
@@ -68,9 +71,18 @@ class Forked:
         poll.register(self.stdout, select.POLLIN)
         return os.read(self.stdout, 1 << 16) if poll.poll(max(0.0, seconds) * 1e3) else None
 
-    def wait(self) -> int:
-        """Waits until the process has ended. Returns its exit status, or the negated number of the fatal signal."""
+    def wait(self, seconds: float | None = None) -> int:
+        """Waits until the process has ended. Returns its exit status, or the negated number of the fatal signal.
+
+        Args:
+            seconds: the time limit in seconds. None to wait without a limit.
+
+        Raises:
+            TimeoutError: the process is still running after `seconds`. `close` then kills it.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
         while self._status is None:
+            self._own.settimeout(None if end is None else max(1e-3, end - time.monotonic()))
             try:
                 piece = self._own.recv(64)
             except ConnectionError:

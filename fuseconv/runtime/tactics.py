@@ -24,6 +24,7 @@ from fuseconv.bundle.manifest import Manifest, read_manifest
 from fuseconv.contract.inputs import example_sizes
 from fuseconv.contract.ladder import ladder
 from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
+from fuseconv.processes.forked import TIME_LIMIT
 from fuseconv.runtime.few_kernels import Problems, few_kernels
 from fuseconv.runtime.model import load_target
 from fuseconv.runtime.warm_up import has_memory
@@ -83,7 +84,7 @@ def measure(
             not in `known`.
 
     Raises:
-        UpstreamError: the process cannot be started.
+        UpstreamError: the process cannot be started, or does not end.
         RefusedError: the process wrote something other than tactics.
     """
     tuned = [target for target in targets if has_tactics(manifest, target)]
@@ -96,15 +97,24 @@ def measure(
         write(written, known or {})
         words = [sys.executable, "-P", "-W", "ignore", "-m", "fuseconv.runtime.tactics"]
         timing = {"FUSECONV_TIMING": "known" if frozen else "on", "FUSECONV_TIMING_CACHE": str(written)}
-        done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
-            [*words, str(folder.absolute()), str(told), repr(seconds), *tuned],
-            env={**os.environ, "PYTHONPATH": search, **timing},
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        limit = TIME_LIMIT + seconds * len(tuned)
+        try:
+            done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
+                [*words, str(folder.absolute()), str(told), repr(seconds), *tuned],
+                env={**os.environ, "PYTHONPATH": search, **timing},
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=limit,
+            )
+        except subprocess.TimeoutExpired:
+            raise UpstreamError(
+                f"the process that measures tactics did not end within {limit:g} s",
+                where=str(folder),
+                fix="check with `fuseconv bench` which target hangs, and leave it out",
+            ) from None
         last = "\n".join(done.stderr.splitlines()[-3:])
         if not told.is_file():
             raise UpstreamError(

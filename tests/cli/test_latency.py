@@ -127,10 +127,10 @@ def test_failures_are_of_the_command_line(name: str, folder: Path, capsys: pytes
 def test_a_target_that_does_not_run_here_is_named_and_the_others_are_timed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def only_export(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> ColdStart:
+    def only_export(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...], seconds: float) -> ColdStart:
         if target != "export":
             raise UpstreamError("it ran out of memory", where=target, fix="free some")
-        return cold_start(bundle, target, inputs)
+        return cold_start(bundle, target, inputs, seconds)
 
     monkeypatch.setattr(latency, "cold_start", only_export)
     status, record = run(capsys, folder / "wide.fuseconv", "--rounds", 1)
@@ -143,6 +143,15 @@ def test_a_target_that_does_not_run_here_is_named_and_the_others_are_timed(
 def test_a_process_that_fails_says_why(folder: Path) -> None:
     with pytest.raises(UpstreamError, match=r"(?s)exit 1.*input x has size 9 at axis 1"):
         cold_start(folder / "wide.fuseconv", "export", (torch.randn(3, 9),))
+
+
+def test_a_target_that_takes_too_long_is_left_out(folder: Path) -> None:
+    bundle, inputs = folder / "wide.fuseconv", (torch.randn(3, 9),)
+    with pytest.raises(UpstreamError, match=r"did not load and call the target export within 0\.2 s\n") as caught:
+        cold_start(bundle, "export", inputs, 0.2)  # the import of torch alone takes longer
+    assert "leave the target out" in caught.value.fix
+    with pytest.raises(UpstreamError, match="did not load and call the target"):
+        latency.measure(bundle, rounds=1, time_limit=0.2)
 
 
 def test_percentiles_are_times_that_were_measured() -> None:

@@ -228,7 +228,17 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(program: Path, tmp_path
     assert status == 1
     assert str(path) in said
     assert reason in said
-    assert "fuseconv tune" in said
+    assert "delete the file, or unset FUSECONV_TIMING_CACHE, which names it" in said
+
+
+def test_a_damaged_file_of_a_bundle_is_an_error_that_names_the_bundle(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(program, tmp_path / "lib" / "program")
+    (tmp_path / "tuning.json").write_text("{")
+    status, _, said = ask(tmp_path / "lib" / "program", "measured", "f", "1")
+    assert status == 1
+    assert f"the tuning file {tmp_path / 'tuning.json'} is not valid: " in said
+    assert f"write it again with `fuseconv tune {tmp_path}`" in said
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,13 @@ def test_what_is_closed_is_killed_with_what_it_started(tmp_path: Path) -> None:
     assert [ends(int(child)) for child in children] == [True]
 
 
+def test_a_process_that_takes_too_long_is_an_error() -> None:
+    with started("sleep") as process, pytest.raises(TimeoutError):
+        process.wait(0.05)
+    with started("exit", "3") as process:
+        assert process.wait(60) == 3
+
+
 def test_a_server_that_was_killed_takes_its_forks_along_and_is_replaced() -> None:
     with started("sleep") as process:
         os.kill(server_id(), signal.SIGKILL)
