@@ -71,6 +71,11 @@ FLAX = Foreign(
     + " in transformers 4 writes a folder that fuseconv converts. For other models, copy the arrays into a module with "
     f"load_state_dict, and save it with {_EXPORT}",
 )
+PYTHON = Foreign(
+    "Python code, not a file that it saves",
+    f"save the module that it builds with {_EXPORT}, and convert model.pt2; or convert a file with its state dict, and "
+    "name the module's class with --model file.py:CLASS and --trust code",
+)
 ARRAYS = Foreign(
     "an archive of NumPy arrays",
     f"copy the arrays into a module with load_state_dict, and save it with {_EXPORT}",

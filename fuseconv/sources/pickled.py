@@ -29,11 +29,19 @@ def load(path: Path, options: Options) -> Loaded:
     key = key_of_checkpoint(path) if "pickle" not in options.trust else ""
     what = f"the training checkpoint with a {key}" if key else "the pickle"
     also = " and --model, which builds the module for its tensors" if key else ""
-    options.require("pickle", what, str(path), listed(pickle_names(path)), also)
+    names = pickle_names(path)
+    options.require("pickle", what, str(path), listed(names), also)
     try:
         with open_plain(path) as file:
             value = torch.load(file, map_location="cpu", weights_only=False)
     except (AttributeError, ImportError) as error:
+        if own := [name for name in names if name.startswith("__main__.")]:
+            raise UnsupportedError(
+                f"the pickle needs classes of the script that saved it: {listed(own)}",
+                where=str(path),
+                fix="save it with torch.export.save(torch.export.export(module, inputs), 'model.pt2'); or save its "
+                "state dict, and give --model script.py:CLASS and --trust code",
+            ) from error
         raise UnsupportedError(
             f"the pickle needs classes that cannot be imported here: {error}",
             where=str(path),

@@ -73,7 +73,9 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
                 strings.append(argument)
     except (ValueError, AttributeError, IndexError, TypeError, OverflowError, MemoryError) as error:
         raise RefusedError(
-            f"the pickle is damaged: {error}", where=where, fix="get the file from its author again"
+            f"the pickle is damaged: {error}",
+            where=where,
+            fix="copy or download the file again, or save the model again",
         ) from error
     return tuple(sorted(computed.union(name for name in spelled if not is_tensor_global(name))))
 

@@ -334,4 +334,6 @@ def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path)
 
 
 def _refused(path: Path, what: str) -> RefusedError:
-    return RefusedError(f"the zip archive {what}", where=str(path), fix="get the file from its author again")
+    return RefusedError(
+        f"the zip archive {what}", where=str(path), fix="copy or download the file again, or save the model again"
+    )

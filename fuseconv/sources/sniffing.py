@@ -46,6 +46,8 @@ def sniff(path: Path) -> str:
             raise RefusedError("the file contains native code, not a model", where=str(path), fix=_ACCEPTED)
     if (form := foreign.foreign_file(_start(path)[0])) is not None:
         raise form.error(path)
+    if path.suffix == ".py":
+        raise foreign.PYTHON.error(path)
     raise RefusedError(
         "the file is not a model that fuseconv can read, or it is damaged" if size else "the file is empty",
         where=str(path),
@@ -131,5 +133,5 @@ def legacy_globals(path: Path) -> tuple[str, ...]:
     with open_plain(path) as file:
         first = unsafe_globals(file, str(path))
         if first or file.tell() != _LEGACY_MAGIC_SIZE:
-            return first or ("a pickle that torch.save did not write",)
+            return first or ("no class, but torch.save did not write it",)
         return tuple(sorted({name for _ in range(4) for name in unsafe_globals(file, str(path))}))

@@ -59,6 +59,13 @@ FORMATS: dict[str, tuple[Writer, str, str]] = {
 }
 
 
+def test_python_code_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import torch\n")
+    with pytest.raises(UnsupportedError, match="this is Python code") as caught:
+        sniff(tmp_path / "model.py")
+    assert "--model file.py:CLASS" in caught.value.fix
+
+
 @pytest.mark.parametrize("suffix", ["", ".pt", ".safetensors"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_of_another_tool_is_named(name: str, suffix: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -92,6 +93,14 @@ def test_a_pickle_of_a_class_that_is_not_here(gone: str, tmp_path: Path, monkeyp
     ) as caught:
         sources.read(tmp_path / "gone.pt", options=TRUSTED)
     assert "PYTHONPATH" in caught.value.fix
+
+
+def test_a_pickle_of_a_class_of_the_script_that_saved_it(tmp_path: Path) -> None:
+    code = "import sys, torch\nclass Own(torch.nn.Linear): pass\ntorch.save(Own(2, 3), sys.argv[1])\n"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "own.pt")], check=True)
+    with pytest.raises(UnsupportedError, match=r"classes of the script that saved it: __main__\.Own\n") as caught:
+        sources.read(tmp_path / "own.pt", options=TRUSTED)
+    assert "--model script.py:CLASS" in caught.value.fix
 
 
 @pytest.fixture(scope="module")

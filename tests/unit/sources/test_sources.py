@@ -33,7 +33,7 @@ from fuseconv.errors import (
     UpstreamError,
     UsageError,
 )
-from fuseconv.sources import Options, read, sniff
+from fuseconv.sources import Options, Subject, read, sniff
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
@@ -236,12 +236,15 @@ def test_model_factories(
     said: str,
 ) -> None:
     monkeypatch.chdir(Path(saved_models.__file__).parent)
-    options = options_for(Perceptron, "state dict", model=model)
+
+    def opened() -> Subject:
+        return read(saved[Perceptron, "state dict"], options=options_for(Perceptron, "state dict", model=model))
+
     if error is None:
-        assert run(read(saved[Perceptron, "state dict"], options=options))[0].shape == (3, 2)
+        assert run(opened())[0].shape == (3, 2)
         return
     with pytest.raises(error) as caught:
-        read(saved[Perceptron, "state dict"], options=options)
+        opened()
     assert said in str(caught.value)
 
 
