@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from fuseconv.commands.streams import is_quiet, tell_styled
+from fuseconv.targets import TARGETS
 
 
 @contextmanager
@@ -19,8 +20,15 @@ def shown(step: str) -> Iterator[None]:
         return
     console = Console(stderr=True)
     start = time.monotonic()
-    with console.status(f"{step} ..."):
+    with console.status(f"{step} ...{_usually(step)}"):
         yield
     with console.capture() as line:
         console.print(f"[dim]{step:<18}{time.monotonic() - start:6.1f} s[/]", highlight=False, end="")
     tell_styled(line.get())
+
+
+def _usually(step: str) -> str:
+    """Returns how long a step usually takes, for the spinner. Empty unless the step writes a target that takes long."""
+    words = step.split()
+    usual = next((TARGETS[name].SPEC.usually for name in words if name in TARGETS), "") if "write" in words else ""
+    return f" usually takes {usual}" if usual else ""

@@ -35,6 +35,7 @@ SPEC = TargetSpec(
     cuda_graphs=True,
     machine_code=True,
     in_place=True,
+    usually="about a minute, and several for a large model",
     varies="its machine code contains paths of torch and of Inductor's cache, and depends on the compiler and, on a "
     "GPU, on the times that Inductor measures: the same bytes need all of these to be the same",
 )

@@ -35,6 +35,7 @@ class TargetSpec:
         plugin: whether the target requires the op library for ONNX Runtime, which is optional in a build.
         in_place: whether the artifact writes a state into its input where the program permits it: `targets.in_place`.
         varies: why two conversions of one model may write different bytes. Empty if the bytes are always the same.
+        usually: how long writing the artifact usually takes, in words. Empty if it takes a few seconds.
         python_only: why the C++ runtime does not support the target. Empty if the C++ runtime supports the target.
     """
 
@@ -47,6 +48,7 @@ class TargetSpec:
     plugin: bool = False
     in_place: bool = False
     varies: str = ""
+    usually: str = ""
     python_only: str = ""
 
 

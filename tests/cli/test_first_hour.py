@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from fuseconv import cli
 from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.contract.inputs import from_file
 from fuseconv.errors import FileError
 from fuseconv.weights.tensor_file import write
 
@@ -72,6 +76,39 @@ def test_a_target_that_was_left_out_is_refused_with_the_reason(
         status, _, err = run(capsys, command, bundle, "--target", "onnx")
         assert status == 2
         assert "the conversion left it out: ONNX Runtime has no kernel for Log" in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("active", [True, False])
+def test_the_commands_that_a_conversion_prints_run_as_printed(active: bool, folder: Path, tmp_path: Path) -> None:
+    """In a shell in which the environment is active, and in one that finds no `fuseconv`."""
+    shutil.copy(folder / "undefined.pt2", tmp_path / "a model.pt2")
+    own = str(Path(sys.executable).parent)
+    settings: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PATH": f"{own}:/usr/bin:/bin" if active else "/usr/bin:/bin"},
+        "stdin": subprocess.DEVNULL,  # ends `python -i`
+        "check": True,
+        "text": True,
+    }
+    words = [sys.executable, "-m", "fuseconv", "convert", "a model.pt2", "--target", "export"]
+    said = subprocess.run(words, stderr=subprocess.PIPE, **settings).stderr
+    commands = [line.strip() for line in said.partition("\nnext:\n")[2].splitlines()]
+    assert len(commands) == 3
+    assert all(own in command for command in commands) != active
+    for command in commands:
+        subprocess.run(command, shell=True, **settings)
+    assert (tmp_path / "outputs.safetensors").is_file()
+
+
+def test_without_inputs_a_bundle_is_run_on_those_of_its_first_case(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, output = folder / "undefined.fuseconv", tmp_path / "y.safetensors"
+    status, out, _ = run(capsys, "run", bundle, "-o", output)
+    assert status == 0
+    assert "the case given of reference.safetensors" in out
+    assert from_file(output)["output_1"].tolist() == torch.ones(2, 3).tolist()
 
 
 def test_inputs_that_do_not_exist_are_described(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

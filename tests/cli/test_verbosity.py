@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from fuseconv import cli
+from fuseconv.commands.progress import shown
 
 
 class Scale(torch.nn.Module):
@@ -144,6 +147,28 @@ def test_match_ends_with_a_conversion_that_reads_the_model_alike(
     assert convert[:5] == ["fuseconv", "convert", f"{folder}/scale.pt2", "--plan", f"{folder}/plan.json"]
     assert sorted(convert[5:]) == sorted(word.format(folder) for word in options)
     assert cli.main([*convert[1:], "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("write aoti", "write aoti ... usually takes about a minute"),
+        ("decode: write aoti unfused", "write aoti unfused ... usually takes"),
+        ("write export", "write export ...\r"),
+        ("compare aoti", "compare aoti ...\r"),
+    ],
+)
+def test_a_terminal_shows_what_runs_and_how_long_it_usually_takes(
+    step: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with shown(step):
+        pass
+    assert said in terminal.getvalue().replace("\n", "\r").replace("\x1b", "\r")
+    assert re.search(rf"{step} +\d\.\d s", terminal.getvalue())
 
 
 @pytest.mark.parametrize("flag", ["quiet", "verbose"])
