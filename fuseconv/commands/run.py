@@ -80,10 +80,10 @@ def run(
     model = load(folder, target=target, cuda_graphs=False)  # for one call, a capture costs more than it saves
     if inputs_file is None:
         case = read_reference(folder / REFERENCE, manifest.contract)[0].case
-        given, inputs = f"the case {case.name} of {REFERENCE}; name a file of your own with --inputs", case.inputs
+        given, tensors = f"the case {case.name} of {REFERENCE}; name a file of your own with --inputs", case.inputs
     else:
-        given, inputs = str(inputs_file), tuple(from_file(inputs_file, model.contract).values())
-    returned = model(*(tensor.to(model.device) for tensor in inputs))
+        given, tensors = str(inputs_file), tuple(from_file(inputs_file, model.contract).values())
+    returned = model(*(tensor.to(model.device) for tensor in tensors))
     outputs = (returned,) if len(model.contract.outputs) == 1 else tuple(returned)
     named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
     write_outputs(named, output)

@@ -283,11 +283,13 @@ class _Printer:
             self.lines.append(f"{', '.join(names)} = {call}")
             self.overloads[names[0]] = target
             return
+        # The compiler gives the value of a tensor a type that is neither int nor float, which few ops take.
+        number = _number(node.meta["val"]) if schema.returns[0].type.kind() == "NumberType" else ""
         name = self.name(node, node.name)
-        self.lines.append(
-            f"{name} = torch.ops.aten.to({call}, {node.meta['val'].dtype})" if is_narrowed else f"{name} = {call}"
-        )
-        if not (is_narrowed or is_scalar or target in _SIZES):
+        if is_narrowed:
+            call = f"torch.ops.aten.to({call}, {node.meta['val'].dtype})"
+        self.lines.append(f"{name} = {number}({call})" if number else f"{name} = {call}")
+        if not (is_narrowed or is_scalar or number or target in _SIZES):
             self.overloads[name] = target
 
     def arithmetic(self, node: Node) -> str:
@@ -345,6 +347,12 @@ def _constant(node: Node) -> torch.Tensor | None:
         values[one] = one.target(*args, **kwargs)  # type: ignore[operator]  # a function: see above
     value: torch.Tensor = values[node]
     return value.clone(memory_format=torch.contiguous_format)
+
+
+def _number(value: Any) -> str:
+    """Returns the name of the Python type of a number, which may be symbolic."""
+    kinds = {"bool": bool | torch.SymBool, "int": int | torch.SymInt, "float": float | torch.SymFloat}
+    return next((name for name, kind in kinds.items() if isinstance(value, kind)), "complex")
 
 
 def _is_tensor(value: Any) -> bool:

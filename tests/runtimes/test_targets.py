@@ -63,6 +63,13 @@ def without_gradients(m: Function, x: Tensor) -> Tensor:
     return low * high
 
 
+def value_as_size(m: Function, x: Tensor) -> Tensor:
+    """As an archive of a traced model has it."""
+    size = torch.scalar_tensor(x.shape[1], dtype=torch.int64).item()
+    torch._check(size == x.shape[1])
+    return x.mT.reshape(x.shape[0], 8, size) * size
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
     "activations": (lambda m, x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.hardtanh(x, -1, 1)), (X,)),
     "arange_dtype": (lambda m, x: torch.arange(0, x.shape[1], 2, dtype=torch.float32) * x.shape[0], (X,)),
@@ -116,6 +123,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
     ),
     "symbolic_sizes": (lambda m, x: x.reshape(x.shape[0] * x.shape[1], -1).view(-1, 4) * max(x.shape[0], 2), (X,)),
     "tril": (lambda m, x: torch.tril(torch.ones(x.shape[1], x.shape[1])), (X,)),
+    "value_as_size": (value_as_size, (X,)),
     "where": (lambda m, x: torch.where(x > 0, x, -1.0), (X,)),
     "zeros_of_size": (lambda m, x: torch.zeros(x.shape[0], x.shape[1] + 1, dtype=torch.int32), (X,)),
 }  # fmt: skip
