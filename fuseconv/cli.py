@@ -38,7 +38,12 @@ Exit status:
   6  reading or writing a file failed
   7  a bug in fuseconv
   130  interrupted
-  141  done, but the program that reads the output closed the pipe"""
+  141  done, but the program that reads the output closed the pipe
+
+\b
+Completion in bash (or zsh_source, fish_source):
+  eval "$(_FUSECONV_COMPLETE=bash_source fuseconv)"
+"""
 
 
 class LazyGroup(click.Group):

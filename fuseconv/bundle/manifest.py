@@ -7,6 +7,7 @@ describes every part.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -234,9 +235,10 @@ def require_folder(folder: Path) -> None:
     check_text(folder)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(
-            f"the bundle {problem}", where=str(folder), fix="give the folder that `fuseconv convert` wrote"
-        )
+        fix = "give the folder that `fuseconv convert` wrote"
+        if folder.is_file():
+            fix += f"; if this is a model, convert it first: fuseconv convert {shlex.quote(str(folder))}"
+        raise UsageError(f"the bundle {problem}", where=str(folder), fix=fix)
 
 
 def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:

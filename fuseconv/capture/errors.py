@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import short_dtype
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
@@ -51,7 +52,8 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _with_loops(_constraint(text, subject, tensors, export), subject.module)
     args, kwargs = arguments(subject.call, tensors)
-    shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
+    given = zip(subject.contract.inputs, tensors, strict=True)
+    shapes = ", ".join(f"{spec.name}={short_dtype(t.dtype)}{list(t.shape)}" for spec, t in given)
     told = _explain(error, subject.module, args, kwargs, shapes, "")
     if isinstance(told, UsageError):
         told.fix = _accepted(subject)

@@ -21,6 +21,7 @@ from fuseconv.commands.options import (
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.streams import tell
 from fuseconv.contract.input_text import parse_sizes
+from fuseconv.measure.ways import WAYS
 from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     "--peer",
     "peers",
     multiple=True,
-    type=click.Choice(("eager", "compile")),
-    default=("eager",),
+    type=click.Choice(WAYS),
+    default=WAYS[:1],
     show_default=True,
     help="How to run the original model: in eager mode or with torch.compile.",
 )

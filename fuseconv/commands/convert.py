@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
-from fuseconv.commands.completion import PATH
+from fuseconv.commands.completion import PATH, lists
 from fuseconv.commands.following import after_convert, after_failure
 from fuseconv.commands.invocation import invocation
 from fuseconv.commands.methods import check_unused, methods_of, methods_option
@@ -22,6 +22,8 @@ from fuseconv.commands.options import (
     plan_options,
     reading,
     rules_options,
+    separated,
+    several_targets,
     targets_option,
 )
 from fuseconv.commands.outcome import Outcome
@@ -30,7 +32,9 @@ from fuseconv.commands.settings import Configured, Settings
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import ParityError, SlowerError, UsageError
+from fuseconv.measure.ways import peers_of
 from fuseconv.processes.imports import imports
+from fuseconv.targets import TARGETS
 from fuseconv.untrusted.files import leads_somewhere
 
 if TYPE_CHECKING:
@@ -71,12 +75,15 @@ if TYPE_CHECKING:
     "--not-slower-than",
     multiple=True,
     metavar="NAMES",
+    callback=lambda _context, _argument, words: peers_of(separated(words)),
     help="Fail, and write nothing, if the fastest target is slower than eager, compile or aoti. May be repeated.",
 )
 @click.option(
     "--self-contained",
     multiple=True,
     metavar="NAMES",
+    callback=several_targets,
+    shell_complete=lists(TARGETS),
     help="Targets whose files contain the weights, instead of sharing weights.safetensors. May be repeated.",
 )
 @click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
@@ -212,6 +219,7 @@ def convert(
             allow=allow,
             output=output,
             frozen=locked if frozen else None,
+            buckets=buckets,
             progress=shown,
         )
         error = conversion.rejection(found, str(model)) if strict else None
@@ -231,8 +239,8 @@ def convert(
             buckets=buckets,
             tune=tune,
             search=search,
-            not_slower_than=_names(not_slower_than),
-            self_contained=_names(self_contained),
+            not_slower_than=not_slower_than,
+            self_contained=self_contained,
             lock=locked if lock else None,
             frozen=locked if frozen else None,
             blame_limit=CONVERT_LIMIT if blame else 0,
@@ -261,8 +269,3 @@ def convert(
 
     following = after_convert(done.bundle) if done.report.ok else ()
     return Outcome(done.to_json(), render, done.error(), following=following)
-
-
-def _names(given: tuple[str, ...]) -> list[str]:
-    """Splits comma-separated lists of names into one list."""
-    return [name.strip() for names in given for name in names.split(",")]

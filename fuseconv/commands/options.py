@@ -185,10 +185,15 @@ def _target(_context: click.Context, _argument: click.Parameter, name: str | Non
     return name
 
 
-def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Splits comma-separated lists of target names, and checks and returns the names."""
-    names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
-    check_known(names)
+def separated(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Splits comma-separated lists of names into one list."""
+    return tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+
+
+def several_targets(_context: click.Context, argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Splits comma-separated lists of target names, and checks and returns the names. Runs before torch is imported."""
+    names = separated(words)
+    check_known(names, argument.opts[-1])
     return names
 
 
@@ -196,7 +201,7 @@ def named_targets(default: str) -> Callable[[F], F]:
     """Returns an option for several targets. `default` describes the default targets in the help text."""
     text = f"{TARGET_NAMES}. Separate several by commas, or repeat the option. [default: {default}]"
     return click.option(
-        "--target", multiple=True, metavar="NAMES", callback=_targets, shell_complete=lists(TARGETS), help=text
+        "--target", multiple=True, metavar="NAMES", callback=several_targets, shell_complete=lists(TARGETS), help=text
     )
 
 

@@ -18,7 +18,7 @@ def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
         replicas: the number of processes that run the models.
         gpus: the number of GPUs that each replica reserves, such as 0.5.
     """
-    with shown("ray"), needs_extra("ray"):
+    with shown("ray"), needs_extra("ray", ", or add --local to serve from this process"):
         from fuseconv.serving import on_ray
 
     arguments = on_ray.Arguments(

@@ -18,9 +18,10 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UsageError
 from fuseconv.measure import busy
 from fuseconv.measure.cold_start import ColdStart, cold_start
-from fuseconv.measure.original import WAYS, original_calls, read_original
+from fuseconv.measure.original import original_calls, read_original
 from fuseconv.measure.pairs import interval
 from fuseconv.measure.timing import samples, synchronise
+from fuseconv.measure.ways import WAYS
 from fuseconv.processes.forked import TIME_LIMIT
 from fuseconv.runtime.choosing_targets import choose_target
 from fuseconv.runtime.model import load_target

@@ -16,9 +16,6 @@ from fuseconv.parity import verification
 from fuseconv.program.calling import arguments
 from fuseconv.sources import Options, Subject
 
-WAYS = ("eager", "compile")
-"""The ways to run the original model: in eager mode or with torch.compile."""
-
 
 def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
     """Reads the model from which a bundle was converted, and moves the model to the bundle's device.

@@ -16,17 +16,14 @@ from pydantic import TypeAdapter
 
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.errors import FuseconvError, UpstreamError
-from fuseconv.measure.original import WAYS, original_calls, read_original
+from fuseconv.measure.original import original_calls, read_original
 from fuseconv.measure.pairs import Ratio
 from fuseconv.measure.separate import measured
 from fuseconv.measure.timing import interleaved
 from fuseconv.measure.turns import WARM_UP, Call, Inputs, target_calls, timed, timed_inputs
+from fuseconv.measure.ways import WAYS
 from fuseconv.sources import Options, Subject
 from fuseconv.untrusted import hub
-
-PEERS = (*WAYS, "aoti")
-"""The peers: the original model in eager mode, the original model compiled by torch.compile, and the captured program
-compiled by AOTInductor."""
 
 SECONDS = 3.0
 """The approximate time that is spent on each peer, in seconds."""
@@ -80,7 +77,7 @@ def against_peers(
 
     Args:
         bundle: the folder of the bundle. Its files are not verified again.
-        peers: the names of the peers, from `PEERS`.
+        peers: the names of the peers, from `ways.PEERS`.
         model: the path of the original model.
         options: how to read the original model. The inputs, dtype and device are read from the bundle instead.
         reference: the path of the file with the reference cases. The inputs of the given case and of the largest case

@@ -20,6 +20,7 @@ from fuseconv.errors import ParityError
 from fuseconv.matching.allowed import check_allowed
 from fuseconv.matching.lock import count_matches, write_lock
 from fuseconv.matching.steps import NON_FINITE, read_plan
+from fuseconv.measure.ways import peers_of
 from fuseconv.parity import process
 from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
@@ -34,7 +35,7 @@ from fuseconv.pipeline.match import find_plan
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.pipeline.reproducible import untimed, varying
 from fuseconv.pipeline.search import choose_forms
-from fuseconv.pipeline.speed import AOTI, check_speed, peers_of
+from fuseconv.pipeline.speed import AOTI, check_speed
 from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files

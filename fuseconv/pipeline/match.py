@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fuseconv.bundle.manifest import PLAN, bundle_folder, open_bundle
+from fuseconv.contract.buckets import Buckets
 from fuseconv.matching import explanation
 from fuseconv.matching.allowed import check_allowed
 from fuseconv.matching.explanation import Explanation
@@ -15,6 +16,7 @@ from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, read_plan
+from fuseconv.parity.padding import prove
 from fuseconv.pipeline.assembly import Progress, target_names
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
@@ -36,6 +38,7 @@ def match(
     allow: Collection[str] = (),
     output: str | Path | None = None,
     frozen: str | Path | None = None,
+    buckets: Buckets | None = None,
     progress: Progress = silent,
 ) -> Plan:
     """Returns the plan that `convert` would execute with the same arguments. Every step has been tested numerically.
@@ -48,6 +51,9 @@ def match(
     check_allowed(allow, known)
     load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
+    if buckets is not None:
+        with progress("buckets"):
+            program = prove(program, buckets)
     with progress("match"):
         chosen = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
     with progress("rewrite"):

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuseconv.errors import FuseconvError, SlowerError, UpstreamError, UsageError
-from fuseconv.measure.peers import PEERS, Versus, against_peers
+from fuseconv.errors import FuseconvError, SlowerError, UpstreamError
+from fuseconv.measure.peers import Versus, against_peers
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.filling import Filling
 from fuseconv.sources import Options
 
 AOTI = "aoti"
 """The name of a peer and of a target. The peer is the target's artifact without fusions."""
-
-
-def peers_of(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Validates the names of peers, and returns the names without duplicates.
-
-    Raises:
-        UsageError: a name is not the name of a peer.
-    """
-    for name in wanted:
-        if name not in PEERS:
-            fix = f"use one or more of {', '.join(PEERS)}"
-            raise UsageError(f"unknown peer {name!r}", where=f"--not-slower-than {name}", fix=fix)
-    return tuple(dict.fromkeys(wanted))
 
 
 def check_speed(

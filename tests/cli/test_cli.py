@@ -166,7 +166,7 @@ FAILURES = {
     "no target": (["convert", "{}/gate.pt2", "--target", "tflite"], 2, "use one of"),
     "nothing to allow": (["convert", "{}/gate.pt2", "--allow", "gelutanh"], 2, "use one of non-finite"),
     "no inputs": (["convert", "{}/gate.pt2", "--inputs", "{}/absent.npz"], 6, "absent.npz"),
-    "a model twice": (["convert", "{}/gate.pt2", "--model", "models.py:gate"], 2, "remove --model"),
+    "a model twice": (["convert", "{}/gate.pt2", "--model", "models:gate"], 2, "remove --model"),
     "no bundle": (["verify", "{}/absent"], 2, "does not exist"),
     "bad input": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:]"], 2, "NAME=DTYPE"),
     "empty range": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:4..1]"], 2, "batch:1..4"),
@@ -294,6 +294,19 @@ def test_dry_run_writes_nothing(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert status == 0
     assert len(record["result"]["fusions"]) == 2
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--bucket", "absent=1,2"], ["--self-contained", "absent"], ["--input-range", "absent=0..1"]],
+    ids=" ".join,
+)
+def test_dry_run_checks_every_option(
+    words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(capsys, "convert", folder / "gate.pt2", *words, "--dry-run", "-o", tmp_path / "none.fuseconv")
+    assert (status, "absent" in err) == (2, True)
+    assert "fix: use one of" in err
 
 
 def test_a_plan_is_written_edited_and_executed(

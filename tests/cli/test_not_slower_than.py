@@ -13,8 +13,8 @@ from support.sleepy import write_model
 from fuseconv import cli
 from fuseconv.errors import SlowerError, UsageError
 from fuseconv.measure import peers
+from fuseconv.measure.ways import peers_of
 from fuseconv.pipeline.convert import convert
-from fuseconv.pipeline.speed import peers_of
 from fuseconv.sources import Options
 
 pytestmark = pytest.mark.usefixtures("one_thread")

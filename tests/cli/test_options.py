@@ -68,6 +68,8 @@ AT_ONCE: dict[str, tuple[list[str], int]] = {
     "no such trust": (["convert", "{}/scale.pt2", "--trust", "all"], 2),
     "no inputs": (["convert", "{}/scale.pt2", "--inputs", "{}/absent.npz"], 6),
     "no such input": (["convert", "{}/scale.pt2", "--input", "x=f17[2]"], 2),
+    "no such target to be contained": (["convert", "{}/scale.pt2", "--self-contained", "export,x"], 2),
+    "no such peer": (["convert", "{}/scale.pt2", "--not-slower-than", "tensorrt"], 2),
     "no such range": (["convert", "{}/scale.pt2", "--input-range", "x=1"], 2),
     "no plan": (["convert", "{}/scale.pt2", "--plan", "{}/absent.json"], 6),
     "no rules": (["convert", "{}/scale.pt2", "--rules", "{}/absent.json"], 2),

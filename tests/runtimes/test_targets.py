@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -65,7 +66,7 @@ def without_gradients(m: Function, x: Tensor) -> Tensor:
 
 def value_as_size(m: Function, x: Tensor) -> Tensor:
     """As an archive of a traced model has it."""
-    size = torch.scalar_tensor(x.shape[1], dtype=torch.int64).item()
+    size: Any = torch.scalar_tensor(x.shape[1], dtype=torch.int64).item()
     torch._check(size == x.shape[1])
     return x.mT.reshape(x.shape[0], 8, size) * size
 
