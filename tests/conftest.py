@@ -9,6 +9,7 @@ import operator
 import os
 import shutil
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -168,6 +169,12 @@ def logged() -> Iterator[io.StringIO]:
     yield said
     logger.setLevel(before)
     logger.removeHandler(handler)
+
+
+@pytest.fixture
+def active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activates the environment of this Python: a shell finds its `fuseconv` and `python`."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,7 @@ def test_a_model_without_a_difference(folder: Path, tmp_path: Path, capsys: pyte
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.usefixtures("active")
 def test_a_conversion_that_fails_says_what_is_to_blame(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

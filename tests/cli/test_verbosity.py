@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import re
 import shlex
 import sys
@@ -21,6 +20,9 @@ from fuseconv.commands.progress import shown
 class Scale(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x * 2)
+
+
+pytestmark = pytest.mark.usefixtures("active")
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +104,6 @@ def test_v_shows_every_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert f" {len(every)} cases " in one
     assert rows("convert", *QUIET["convert"], "-v")[1:] == every
     assert len(rows("verify", "{}/scale.fuseconv", "--all-runtimes", "-v")) > len(every)
-
-
-@pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Activates the environment of this Python."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 def following(err: str) -> list[list[str]]:
