@@ -30,7 +30,8 @@ class Model {
  public:
   // Loads a bundle. `target` is aoti, torchscript, onnx-plugin or onnx. If it is empty, selects the target that was
   // measured fastest at the conversion if this machine has the same device, and otherwise the first of these targets
-  // that the bundle contains. Throws Error as fuseconv.load does.
+  // that the bundle contains. Throws Error as fuseconv.load does. Checks the hashes of the manifest, but no signature:
+  // docs/provenance.md says how to check it before.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
   // Loads all methods of a bundle, by their names. The methods share one copy of the bundle's weights, on the CPU and
