@@ -72,7 +72,7 @@ FLAX = Foreign(
     f"load_state_dict, and save it with {_EXPORT}",
 )
 PYTHON = Foreign(
-    "Python code, not a file that it saves",
+    "a Python file",
     f"save the module that it builds with {_EXPORT}, and convert model.pt2; or convert a file with its state dict, and "
     "name the module's class with --model file.py:CLASS and --trust code",
 )

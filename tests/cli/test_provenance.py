@@ -92,6 +92,9 @@ def test_a_bundle_is_signed_verified_and_not_signed_after_a_swap(
     assert as_json(capsys, "sign", bundle, "--key", key)[1]["result"] == {"signature": str(bundle / SIGNATURE)}
     status, record = as_json(capsys, "verify", bundle, "--signer", public)
     assert (status, record["result"]["signature"]) == (0, "ok")
+    output = tmp_path / "y.npz"
+    assert as_json(capsys, "run", bundle, "--signer", public, "-o", output)[0] == 0
+    assert output.is_file()
 
     state = torch.export.load(folder / "model.pt2").state_dict
     torch.save({name: tensor * 0.5 for name, tensor in state.items()}, tmp_path / "half.pt")
@@ -101,6 +104,9 @@ def test_a_bundle_is_signed_verified_and_not_signed_after_a_swap(
     assert status == 3
     assert record["error"]["message"] == "the bundle is not signed: it contains no model.sig"
     assert f"fuseconv sign {bundle} --key KEY" in record["error"]["hint"]
+    output.unlink()
+    assert as_json(capsys, "run", bundle, "--signer", public, "-o", output)[0] == 3
+    assert not output.exists()
 
 
 ORIGINALS: dict[str, tuple[list[str], str | None]] = {

@@ -61,7 +61,7 @@ FORMATS: dict[str, tuple[Writer, str, str]] = {
 
 def test_python_code_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("import torch\n")
-    with pytest.raises(UnsupportedError, match="this is Python code") as caught:
+    with pytest.raises(UnsupportedError, match="this is a Python file") as caught:
         sniff(tmp_path / "model.py")
     assert "--model file.py:CLASS" in caught.value.fix
 
