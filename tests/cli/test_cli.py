@@ -296,19 +296,6 @@ def test_dry_run_writes_nothing(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert not output.exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--bucket", "absent=1,2"], ["--self-contained", "absent"], ["--input-range", "absent=0..1"]],
-    ids=" ".join,
-)
-def test_dry_run_checks_every_option(
-    words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, _, err = run(capsys, "convert", folder / "gate.pt2", *words, "--dry-run", "-o", tmp_path / "none.fuseconv")
-    assert (status, "absent" in err) == (2, True)
-    assert "fix: use one of" in err
-
-
 def test_a_plan_is_written_edited_and_executed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

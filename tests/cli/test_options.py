@@ -117,6 +117,18 @@ def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: 
 
 
 @pytest.mark.parametrize(
+    ("option", "value"),
+    [("--bucket", "absent=1,2"), ("--self-contained", "absent"), ("--input-range", "absent=0..1")],
+)
+def test_a_dry_run_checks_every_option(
+    option: str, value: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--dry-run", option, value, "-o", str(tmp_path / "none.fuseconv")]
+    assert cli.main(["convert", str(folder / "scale.pt2"), *words]) == UsageError.exit_status
+    assert "absent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["tune", "{}", "--seconds"],
