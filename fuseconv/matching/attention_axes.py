@@ -3,11 +3,12 @@
 A model may have any number of axes before the positions: none for heads, or one each for windows, groups and heads.
 PyTorch has no kernels for these. It computes the scores, their softmax and the result one after the other, and for
 16-bit tensors in float32. Here, the axes before the positions become two. Axes that lie side by side in memory become
-one without a copy.
+one without a copy. Some kernels take masks with two or four axes only, so a mask with three gets another.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from fuseconv.matching.graph import arguments
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
-from fuseconv.rulebook.refused import Refused
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import parse_line
 
@@ -28,10 +29,11 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 
 def attention_axes(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
-    """Yields, for each attention call of another rank than 4, a match, or a near miss if its axes cannot become two."""
+    """Yields a match for each attention call with other axes than the kernels', or a near miss if they must remain."""
     for node in index.calls.get(_ATTENTION, ()):
         given = arguments(node)
-        if given["query"].meta["val"].dim() not in (2, 4):
+        q, mask = given["query"].meta["val"], given["attn_mask"]
+        if q.dim() not in (2, 4) or (q.dim() == 4 and mask is not None and mask.meta["val"].dim() == 3):
             try:
                 yield _match(index, rule, node, given)
             except Refused as problem:
@@ -41,24 +43,33 @@ def attention_axes(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
 def _match(index: Index, rule: Rule, node: Node, given: dict[str, Any]) -> Match:
     captures = {name: given[word] for name, word in (("q", "query"), ("k", "key"), ("v", "value"))}
     leading = [one.meta["val"].shape[:-2] for one in captures.values()]
-    if given["enable_gqa"] or not all(same_sizes(leading[0], one) for one in leading):
+    if len(leading[0]) != 2 and (given["enable_gqa"] or not all(same_sizes(leading[0], one) for one in leading)):
         raise Refused("queries, keys and values with the same axes before the positions", "different sizes")
+    if given["scale"] is not None and not (isinstance(given["scale"], int | float) and math.isfinite(given["scale"])):
+        raise Refused("a finite number as the scale", text_of(given["scale"]))
     if given["attn_mask"] is not None:
         captures["mask"] = given["attn_mask"]
     fakes = {name: one.meta["val"] for name, one in captures.items()}
-    before, after = _one_head(fakes) if len(leading[0]) == 1 else _two_axes(fakes)
+    axes = {1: _one_head, 2: _as_they_are}.get(len(leading[0]), _two_axes)
+    before, after = axes(fakes)
     mask = "mask_" if "mask" in captures else "None"
     rest = f"{mask}, {float(given['dropout_p'])}, {given['is_causal']}, scale={given['scale']!r}"
+    rest += ", enable_gqa=True" if given["enable_gqa"] else ""
     lines = [*before, f"o_ = aten.scaled_dot_product_attention.default(q_, k_, v_, {rest})", *after]
     found = Candidate(rule, frozenset({node}), captures, {"o": node})
     check_apart(index, found.nodes, captures, found.results)
     return settle(index, found, [parse_line(line) for line in lines])
 
 
+def _as_they_are(_: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+    """Returns the lines before and after attention that add an axis to a mask with three axes."""
+    return [*(f"{name}_ = {name}" for name in "qkv"), "mask_ = aten.unsqueeze.default(mask, 0)"], ["o = o_"]
+
+
 def _one_head(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
     """Returns the lines before and after attention that add an axis for one head, and remove it from the result."""
     before = [
-        f"{name}_ = {name}" if name == "mask" and fake.dim() < 3 else f"{name}_ = aten.unsqueeze.default({name}, 1)"
+        "mask_ = mask" if name == "mask" and fake.dim() < 3 else f"{name}_ = aten.unsqueeze.default({name}, 1)"
         for name, fake in fakes.items()
     ]
     return before, ["o = aten.select.int(o_, 1, 0)"]
@@ -72,14 +83,14 @@ def _two_axes(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
     groups = min(([(0, at), (at, count)] for at in borders), key=lambda groups: _cost(fakes, groups))
     before, after, result = [], [], "o_"
     for name, fake in fakes.items():
-        value, merged = name, groups
+        value = name
+        if fake is mask and fake.dim() < 3:
+            before.append("mask_ = mask")
+            continue
         if fake is mask:
-            sizes = _expanded(q, fake, groups) if fake.dim() > 2 else []
-            merged = groups if sizes else []
-            if sizes:
-                before.append(f"mask_2 = aten.expand.default(mask, {sizes})")
-                value = "mask_2"
-        for axis, (begin, end) in reversed(list(enumerate(merged))):
+            before.append(f"mask_2 = aten.expand.default(mask, {_expanded(q, fake, groups)})")
+            value = "mask_2"
+        for axis, (begin, end) in reversed(list(enumerate(groups))):
             if end - begin > 1:
                 before.append(f"{name}_{axis} = aten.flatten.using_ints({value}, {begin}, {end - 1})")
                 value = f"{name}_{axis}"

@@ -29,7 +29,10 @@ def fused(function: Callable[..., Any], rules: Sequence[Rule], *shapes: Sequence
 
 
 def attention(program: Program) -> torch.fx.Node:
-    (call,) = (node for node in program.exported.graph.nodes if "scaled_dot_product" in op_name(node.target))
+    calls = program.exported.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.scaled_dot_product_attention.default
+    )
+    (call,) = calls
     return call
 
 
@@ -116,6 +119,28 @@ def test_one_head(canonical_rules: tuple[Rule, ...], mask: tuple[int, ...] | Non
         hide = torch.randn(mask, dtype=torch.float64)
         program = fused(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hide), canonical_rules, *shapes)
     assert ranks(program)[:3] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("mask", "rank"), [((2, 5, 7), 4), ((1, 1, 7), 4), ((1, 2, 1, 7), 4), ((5, 7), 2)])
+def test_mask_with_three_axes(canonical_rules: tuple[Rule, ...], mask: tuple[int, ...], rank: int) -> None:
+    """PyTorch's kernel for CPUs takes masks with two axes or four."""
+    hide = torch.randn(mask, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, hide)
+
+    program = fused(attend, canonical_rules, (3, 2, 5, 8), (3, 2, 7, 8), (3, 2, 7, 8))
+    assert ranks(program) == [4, 4, 4, rank]
+
+
+def test_mask_with_three_axes_for_grouped_heads(canonical_rules: tuple[Rule, ...]) -> None:
+    hide = torch.randn(4, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, hide, enable_gqa=True)
+
+    program = fused(attend, canonical_rules, (3, 4, 5, 8), (3, 2, 7, 8), (3, 2, 7, 8))
+    assert ranks(program) == [4, 4, 4, 4]
 
 
 def test_operands_that_are_broadcast_are_left_alone(canonical_rules: tuple[Rule, ...]) -> None:
