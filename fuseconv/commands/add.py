@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseconv.bundle.files import SIGNATURE
-from fuseconv.commands.options import bundle_argument, json_option
+from fuseconv.commands.options import bundle_argument, json_option, pack_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @bundle_argument
+@pack_options
 @quiet_option
 @json_option
-def add(bundle: Path) -> Outcome:
+def add(bundle: Path, rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Add the AOTInductor package of this machine to BUNDLE, and prove its parity.
 
     A package runs only on GPUs of the architecture, or on CPUs with the vector instructions, for which it was compiled.
@@ -35,7 +36,7 @@ def add(bundle: Path) -> Outcome:
         from fuseconv.pipeline.add import add as add_package
 
     signed = (bundle / SIGNATURE).exists()
-    done = add_package(bundle, progress=shown)
+    done = add_package(bundle, rules=rules, trust=trust, progress=shown)
     report, lost = done.report, signed and done.report is not None
     result = {
         "bundle": str(done.bundle),

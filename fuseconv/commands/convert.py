@@ -12,7 +12,7 @@ from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.commands.completion import PATH, lists
 from fuseconv.commands.following import after_convert, after_failure
 from fuseconv.commands.invocation import invocation
-from fuseconv.commands.methods import check_unused, methods_of, methods_option
+from fuseconv.commands.methods import check_no_buckets, methods_of, methods_option, plans_in
 from fuseconv.commands.options import (
     check_rules,
     json_option,
@@ -160,38 +160,40 @@ def convert(
             fix=fix,
         )
     if methods:
-        check_unused(
-            {
-                "--plan": plan,
-                "--bucket": bucket,
-                "--lock": lock,
-                "--frozen": frozen,
-                "--dry-run": dry_run,
-                "--not-slower-than": not_slower_than,
-                "--self-contained": self_contained,
-                "--reproducible": reproducible,
-            }
-        )
+        check_no_buckets(bucket)
         several = methods_of(methods, source)
+        plans = plans_in(plan, several)
         check_rules(rules, without, allow)
         with imports():
             from fuseconv.commands import results
-            from fuseconv.pipeline.methods import convert_methods
+            from fuseconv.matching.lock import NAME
+            from fuseconv.pipeline.conversion import plan_to_json, rejection
+            from fuseconv.pipeline.methods import convert_methods, match_methods
 
+        locked = settings.root / NAME
+        both: dict[str, Any] = {"rules": rules, "without": without, "target": target, "plan": plans, "allow": allow}
+        both |= {"output": output, "frozen": locked if frozen else None, "progress": shown}
+        if dry_run:
+            plans_found = match_methods(model, several, **both)
+            errors = [error for one in plans_found.values() if (error := rejection(one, str(model))) is not None]
+            return Outcome(
+                {"methods": {name: plan_to_json(one) for name, one in plans_found.items()}},
+                lambda console: results.print_method_fusions(console, plans_found),
+                errors[0] if strict and errors else None,
+            )
         made = convert_methods(
             model,
             several,
-            rules=rules,
-            without=without,
-            target=target,
-            output=output,
-            allow=allow,
             allow_mismatch=allow_mismatch,
             strict=strict,
+            lock=locked if lock else None,
             tune=tune,
             search=search,
+            not_slower_than=_names(not_slower_than),
+            self_contained=_names(self_contained),
+            reproducible=reproducible,
             invocation=invocation(),
-            progress=shown,
+            **both,
         )
         return Outcome(made.to_json(), lambda console: results.print_methods(console, made), made.error())
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None

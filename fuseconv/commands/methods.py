@@ -84,18 +84,39 @@ def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[st
     return found
 
 
-def check_unused(options: Mapping[str, object]) -> None:
-    """Checks that no option is combined with `--method` that applies only to the conversion of a single method.
-
-    Args:
-        options: the value of each such option, by its flag. A false value means that the option is not set.
+def plans_in(folder: Path | None, methods: Iterable[str]) -> dict[str, Path]:
+    """Returns the path of the plan of each method in the folder of `--plan`. Returns no plan if there is no folder.
 
     Raises:
-        UsageError: one of the options is set.
+        UsageError: the folder does not contain the plan of a method.
     """
-    for flag, value in options.items():
-        if value:
-            raise UsageError(f"{flag} cannot be combined with --method", where=flag, fix=f"remove {flag} or --method")
+    if folder is None:
+        return {}
+    plans = {name: folder / name / "plan.json" for name in methods}
+    for name, path in plans.items():
+        if not path.is_file():
+            raise UsageError(
+                f"there is no plan for the method {name}: {name}/plan.json",
+                where=f"--plan {folder}",
+                fix="with --method, --plan is a folder with NAME/plan.json, as the folder `methods` of a bundle",
+            )
+    return plans
+
+
+def check_no_buckets(bucket: str | None) -> None:
+    """Checks that `--bucket` is not combined with `--method`.
+
+    Raises:
+        UsageError: there are buckets.
+    """
+    if bucket is not None:
+        raise UsageError(
+            "--bucket cannot be combined with --method: the batch of a state, which one method returns and another "
+            "takes, must not be padded",
+            where="--bucket",
+            fix="remove --bucket: CUDA graphs are then captured per batch size. For a method without state, convert "
+            "a module whose forward is this method, to a bundle of its own",
+        )
 
 
 def chosen(bundle: Path, method: str | None) -> Path:

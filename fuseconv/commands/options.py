@@ -155,6 +155,22 @@ rules_option = click.option(
     metavar="FILE",
     help="Rule file or folder of rule files. [default: the package's default.json]",
 )
+rules_trust_option = click.option(
+    "--trust",
+    multiple=True,
+    metavar="KIND",
+    shell_complete=words(("code",)),
+    help="Kind of code that the rules may run. The only KIND is code, which lets a pack register its custom ops.",
+)
+PACK_OPTIONS = (
+    click.option(
+        "--rules",
+        type=PATH,
+        metavar="FILE",
+        help="Rules of the conversion, if BUNDLE calls ops of a rule pack: the compiler needs their Python files.",
+    ),
+    rules_trust_option,
+)
 NO_RULE_OPTION = click.option(
     "--no-rule",
     "without",
@@ -165,7 +181,11 @@ NO_RULE_OPTION = click.option(
 )
 PLAN_OPTIONS = (
     click.option(
-        "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+        "--plan",
+        type=PATH,
+        metavar="FILE",
+        callback=existing,
+        help="Execute this plan instead of matching rules. With --method: a folder with NAME/plan.json per method.",
     ),
     click.option(
         "--allow",
@@ -257,6 +277,7 @@ def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 model_options = add_options(MODEL_OPTIONS)
 rules_options = add_options((rules_option, NO_RULE_OPTION))
 plan_options = add_options(PLAN_OPTIONS)
+pack_options = add_options(PACK_OPTIONS)
 json_option = click.option(
     "--json", "as_json", is_flag=True, expose_value=False, help="Print the result as one JSON object."
 )

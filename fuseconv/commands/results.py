@@ -162,6 +162,13 @@ def print_methods(console: Console, done: MethodsConversion) -> None:
     console.print(f"bundle: {done.bundle}", highlight=False)
 
 
+def print_method_fusions(console: Console, plans: Mapping[str, Plan]) -> None:
+    """Prints the fusions of each method."""
+    for number, (name, plan) in enumerate(plans.items()):
+        console.print(Text(f"\n{name}" if number else name, style="bold"), highlight=False)
+        print_fusions(console, plan)
+
+
 def _print_shortfall(console: Console, conversion: Conversion) -> None:
     """Prints what is missing from a conversion: omitted targets with the reasons, runtime limits, and cases not run."""
     lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]

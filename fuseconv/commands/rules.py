@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.completion import PATH, rule_names, words
-from fuseconv.commands.options import json_option, rules_option
+from fuseconv.commands.completion import PATH, rule_names
+from fuseconv.commands.options import json_option, rules_option, rules_trust_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.rules_draft import draft
 from fuseconv.commands.rules_test import test
@@ -88,13 +88,7 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
     shell_complete=rule_names,
     help="Test only the examples of this rule. May be repeated. [default: all rules, also those of included files]",
 )
-@click.option(
-    "--trust",
-    multiple=True,
-    metavar="KIND",
-    shell_complete=words(("code",)),
-    help="Kind of code that the rules may run. The only KIND is code, which lets a pack register its custom ops.",
-)
+@rules_trust_option
 @quiet_option
 @json_option
 def check(rules: Path | None, only: tuple[str, ...], trust: tuple[str, ...]) -> Outcome:

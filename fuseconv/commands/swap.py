@@ -9,7 +9,7 @@ import click
 
 from fuseconv.bundle.files import SIGNATURE
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.options import bundle_argument, existing, existing_model, json_option
+from fuseconv.commands.options import bundle_argument, existing, existing_model, json_option, pack_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     help="Merge this low-rank PEFT adapter into the weights.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FOLDER", help="New bundle. [default: replace BUNDLE]")
+@pack_options
 @quiet_option
 @json_option
-def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None) -> Outcome:
+def swap(
+    bundle: Path, weights: Path, adapter: Path | None, output: Path | None, rules: Path | None, trust: tuple[str, ...]
+) -> Outcome:
     """Replace BUNDLE's weights by other weights of the same model, and prove parity again.
 
     WEIGHTS is a state dict, a folder of .safetensors files, or hf://OWNER/NAME@REVISION. The weights that the plan
@@ -42,7 +45,7 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
     from fuseconv.pipeline.swap import swap as swap_weights
 
     signed = (bundle / SIGNATURE).exists()
-    done = swap_weights(bundle, weights, adapter=adapter, output=output, progress=shown)
+    done = swap_weights(bundle, weights, adapter=adapter, output=output, rules=rules, trust=trust, progress=shown)
     result = {
         "bundle": str(done.bundle),
         "kept": list(done.kept),

@@ -33,6 +33,8 @@ MatchCounts = dict[str, dict[str, int]]
 """Maps each rule name and module path to the number of matches of the rule in the module."""
 
 
+_TABLES = ("bundles", "chosen", "tactics", "forms")
+
 Tactics = dict[str, dict[str, dict[str, dict[str, float]]]]
 """The `problems` of a bundle's tuning.json."""
 
@@ -47,7 +49,10 @@ class Chosen(BaseModel):
 
 
 class Lock(BaseModel):
-    """The contents of the file: for each bundle name, the matches, and the measured choices, tactics and forms."""
+    """The contents of the file: for each entry, the matches, and the measured choices, tactics and forms.
+
+    An entry is a bundle, under the name of its folder, or a method of a bundle, under `BUNDLE/METHOD`.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -133,7 +138,10 @@ def write_lock(
     """
     lock = read_lock(path) if leads_somewhere(path) else Lock()
     entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics, "forms": forms}
-    tables = {name: {**getattr(lock, name), bundle: entry} for name, entry in entries.items()}
+    _write(path, lock, {name: {**getattr(lock, name), bundle: entries[name]} for name in _TABLES})
+
+
+def _write(path: Path, lock: Lock, tables: Mapping[str, Mapping[str, Any]]) -> None:
     # A bundle without matches keeps an empty entry.
     sorted_ = {
         name: {key: table[key] for key in sorted(table) if table[key] or name == "bundles"}
@@ -142,6 +150,52 @@ def write_lock(
     empty = {name for name in ("chosen", "tactics", "forms") if not sorted_[name]}
     text = lock.model_copy(update=sorted_).model_dump_json(by_alias=True, indent=1, exclude=empty)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def method_entry(bundle: str, method: str) -> str:
+    """Returns the name of the entry of a method of a bundle."""
+    return f"{bundle}/{method}"
+
+
+def write_methods(path: Path, bundle: str, other: Path) -> None:
+    """Writes the entries of a bundle's methods, which another lock holds, and drops those of its former methods.
+
+    Args:
+        path: the lock file, which is created if it does not exist.
+        bundle: the name of the bundle.
+        other: the lock with an entry per method.
+
+    Raises:
+        RuleError: a file is not a lock.
+        FileError: the file cannot be written.
+    """
+    lock, new = read_lock(path) if leads_somewhere(path) else Lock(), read_lock(other)
+    prefix = method_entry(bundle, "")
+    _write(
+        path,
+        lock,
+        {
+            name: {key: entry for key, entry in getattr(lock, name).items() if not key.startswith(prefix)}
+            | getattr(new, name)
+            for name in _TABLES
+        },
+    )
+
+
+def check_methods(path: Path, bundle: str, methods: Collection[str]) -> None:
+    """Checks that a lock has no entry for a method of a bundle that is not converted.
+
+    Raises:
+        FrozenError: there is such an entry.
+        FileError: the lock does not exist.
+        RuleError: the file is not a valid lock.
+    """
+    prefix = method_entry(bundle, "")
+    converted = {method_entry(bundle, method) for method in methods}
+    for entry in read_lock(path).bundles:
+        if entry.startswith(prefix) and entry not in converted:
+            what = f"the lock has the method {entry.removeprefix(prefix)}, which is not converted"
+            raise FrozenError(what, where=f"{path} ({pointer_of('bundles', entry)})", fix=METHODS)
 
 
 def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Collection[str]) -> None:
@@ -171,6 +225,8 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
         )
         raise FrozenError(what, where=f"{path} ({pointer_of('bundles', bundle)})", fix=LOCK)
 
+
+METHODS = "convert it too, or accept the methods without it with `fuseconv convert --lock`"
 
 LOCK = "fix the model or the rules, or accept the new matches with `fuseconv convert --lock`"
 

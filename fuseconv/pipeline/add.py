@@ -7,7 +7,7 @@ fused program, and the cases with which parity is proved.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from fuseconv.bundle.methods import has_methods, method_folder, open_methods, se
 from fuseconv.bundle.packages import Package, package_path
 from fuseconv.bundle.staging import staged
 from fuseconv.errors import FileError, ParityError, UnsupportedError, UsageError
-from fuseconv.ops import library
 from fuseconv.parity import process
 from fuseconv.parity.reference import REFERENCE, read_reference, untried_of
 from fuseconv.parity.report import Report
 from fuseconv.parity.verification import with_limits
 from fuseconv.pipeline.assembly import Progress, write_target
+from fuseconv.pipeline.pack_ops import load_pack_ops
 from fuseconv.pipeline.read import silent
 from fuseconv.pipeline.stored_program import stored_program
 from fuseconv.runtime.environment import architecture_problems, environment
@@ -54,7 +54,13 @@ class Added:
     report: Report | None
 
 
-def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
+def add(
+    bundle: str | Path,
+    *,
+    rules: str | Path | None = None,
+    trust: Collection[str] = (),
+    progress: Progress = silent,
+) -> Added:
     """Adds the AOTInductor package of this machine to a bundle, so that the bundle runs here and where it ran before.
 
     A package runs only on GPUs of the architecture, or on CPUs with the vector instructions, for which it was compiled.
@@ -64,6 +70,9 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
     Args:
         bundle: the folder of the bundle, which is replaced atomically. In a bundle with several methods, every method
             gets a package. The new bundle is not signed.
+        rules: the path of the rules with which the model was converted, if the bundle calls ops of a rule pack. Their
+            Python files tell the compiler what the ops return. Default: the bundle calls only ops of fuseconv.
+        trust: the kinds of code that may run. If the bundle calls ops of a rule pack, it must contain `code`.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -72,10 +81,11 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
 
     Raises:
         UsageError: the bundle does not exist, or does not contain the target aoti.
-        RefusedError: the bundle is damaged.
-        UnsupportedError: the bundle is for another kind of machine, calls ops of a rule pack, was written without its
-            original program, or contains some weights only in a form from which the program cannot be made; or a
-            compiler is missing.
+        RefusedError: the bundle is damaged, or the bundle calls ops of a rule pack, whose code is not trusted.
+        RuleError: the rules are invalid, or their Python files fail.
+        UnsupportedError: the bundle is for another kind of machine, calls ops of a rule pack that `rules` does not
+            load, was written without its original program, or contains some weights only in a form from which the
+            program cannot be made; or a compiler is missing.
         UpstreamError: no CUDA device is available, or the compiler failed.
         ParityError: the outputs of the new package differ from the original program's. The bundle is unchanged.
         FileError: the bundle cannot be written.
@@ -95,6 +105,7 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
     lacking = {name: one for name, one in manifests.items() if not _has_package(folder / name, one)}
     if not lacking:
         return _added(folder, manifests, None)
+    loaded = {name: load_pack_ops(folder / name, manifest, rules, trust) for name, manifest in lacking.items()}
     process.prepare()
     folder = folder.resolve()  # a symbolic link to the folder stays a link
     reports: list[Report] = []
@@ -102,7 +113,7 @@ def add(bundle: str | Path, *, progress: Progress = silent) -> Added:
         link(folder, staging)
         for name, manifest in lacking.items():
             (staging / name / MANIFEST).unlink()  # writing through a link would change the file of the old bundle
-            manifests[name], report = _add(folder / name, manifest, staging / name, progress)
+            manifests[name], report = _add(folder / name, manifest, staging / name, loaded[name], progress)
             reports.append(_named(name, report))
         if whole is not None:
             (staging / MANIFEST).unlink()
@@ -123,7 +134,7 @@ def _has_package(folder: Path, manifest: Manifest) -> bool:
 
     Raises:
         UsageError: the bundle does not contain the target.
-        UnsupportedError: the bundle is for another kind of machine, or calls ops of a rule pack.
+        UnsupportedError: the bundle is for another kind of machine.
         UpstreamError: the bundle requires a CUDA device and there is none.
     """
     if _TARGET not in manifest.targets:
@@ -139,19 +150,12 @@ def _has_package(folder: Path, manifest: Manifest) -> bool:
             fix="convert the model on this machine",
         )
     found = fitting(manifest.packages_of(_TARGET), here)
-    if found is not None and found.environment.architecture == here.architecture:
-        return True
-    own = {path.name for path in library.library_paths(manifest.contract.device)}
-    if packs := [name for name in manifest.libraries if Path(name).name not in own]:
-        raise UnsupportedError(
-            f"the bundle calls ops of a rule pack ({packs[0]}), whose Python files the compiler needs",
-            where=str(folder),
-            fix="convert the model on this machine with its rules",
-        )
-    return False
+    return found is not None and found.environment.architecture == here.architecture
 
 
-def _add(old: Path, manifest: Manifest, folder: Path, progress: Progress) -> tuple[Manifest, Report]:
+def _add(
+    old: Path, manifest: Manifest, folder: Path, op_files: tuple[Path, ...], progress: Progress
+) -> tuple[Manifest, Report]:
     """Compiles and verifies a package in a copy of a bundle or method that has no manifest yet, and seals the copy."""
     here = environment(manifest.contract.device)
     path = package_path(aoti.SPEC.artifact, here.architecture)
@@ -159,7 +163,7 @@ def _add(old: Path, manifest: Manifest, folder: Path, progress: Progress) -> tup
     with progress("rewrite"):
         program, store, code = stored_program(old, manifest, _TARGET, folder)
     with progress(f"write {_TARGET}"):
-        write_target(_TARGET, program, folder, store=store, artifact=path)
+        write_target(_TARGET, program, folder, op_files, store, path)
         if (table := Table.of(folder / path)) is not None:
             set_table(folder / path, replace(table, program=code))
     package = Package(target=_TARGET, path=path.as_posix(), environment=here, parity=[])

@@ -59,6 +59,7 @@ def convert(
     buckets: Buckets | None = None,
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
+    entry: str | None = None,
     tune: Tune | None = None,
     search: bool | None = None,
     not_slower_than: Sequence[str] = (),
@@ -87,6 +88,7 @@ def convert(
         lock: the path of the fuseconv.lock in which to record the matches and the choices, after the bundle is written.
         frozen: the path of a fuseconv.lock. Exactly the matches that it records must be found again. Its choices are
             followed, and nothing is measured.
+        entry: the name of the bundle in `lock` and `frozen`. Default: the name of the bundle's folder.
         tune: how much to measure when choosing which matches are replaced in each target: `none`, `quick` or `full`.
             Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
             the ops are measured too, as `fuseconv.tune` does.
@@ -133,19 +135,20 @@ def convert(
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
+    entry = entry or folder.name
     process.prepare()  # imports torch in the server process while this process reads the model
     with staged(folder, check_replaceable) as staging, tempfile.TemporaryDirectory() as scratch:
         subject, program = read_program(model, options, progress)
         if buckets is not None:
             with progress("buckets"):
                 program = prove(program, buckets)
-        chosen = chosen_in(frozen, folder) if plan is None else None
-        forms = forms_in(frozen, folder) if plan is None else {}
+        chosen = chosen_in(frozen, entry) if plan is None else None
+        forms = forms_in(frozen, entry) if plan is None else {}
         find = partial(find_chosen_plan, program, known, names, allow, chosen, forms=forms)
         with progress("match"):
             first = read_plan(Path(plan)).untested() if plan else find()
         if frozen is not None:
-            check_frozen(frozen, folder, first, program, known, chosen)
+            check_frozen(frozen, entry, first, program, known, chosen)
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
@@ -155,7 +158,7 @@ def convert(
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
-        filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
+        filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, entry)
         filling.frozen = bool(filling.tactics)
         try:
             filling.fill()
@@ -166,7 +169,7 @@ def convert(
         if searches:
             forms = choose_forms(filling, known, partial(find_plan, program, known, names, allow), progress)
         if frozen is not None and filling.plan is not first:
-            check_frozen(frozen, folder, filling.plan, program, known, chosen)
+            check_frozen(frozen, entry, filling.plan, program, known, chosen)
         if chosen is not None:
             filling.tuned = chosen.tuned
         elif plan is None and frozen is None:
@@ -185,5 +188,5 @@ def convert(
             done = replace(done, peers=found)
     if lock is not None:
         matches = count_matches(done.plan, program)
-        write_lock(Path(lock), folder.name, matches, chosen_of(done, program), filling.tactics, done.forms)
+        write_lock(Path(lock), entry, matches, chosen_of(done, program), filling.tactics, done.forms)
     return done

@@ -42,7 +42,8 @@ def join(bundle: Path, methods: Sequence[str], generation: Generation | None = N
 
 def _refer(folder: Path, manifest: Manifest, joined: Joined) -> None:
     """Makes the artifacts and the original program of a method refer to the joined weight file."""
-    for target, artifact in manifest.targets.items():
+    packages = ((package.target, package.path) for package in manifest.packages)
+    for target, artifact in (*manifest.targets.items(), *packages):
         move_weights(target, folder / artifact, joined, folder)
     if (table := Table.of(folder / ARTIFACT)) is not None:
         set_table(folder / ARTIFACT, joined.adopt(ARTIFACT.parent.name, table, folder))

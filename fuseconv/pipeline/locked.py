@@ -26,19 +26,19 @@ def chosen_of(done: Conversion, program: Program) -> Chosen | None:
     return None if done.tuned is None else Chosen(tuned=done.tuned, choices=recorded(program, done.plan))
 
 
-def chosen_in(path: str | Path | None, folder: Path) -> Chosen | None:
+def chosen_in(path: str | Path | None, entry: str) -> Chosen | None:
     """Reads the choices for a bundle from a lock file. Returns None if there is no lock or no recorded choice."""
-    return None if path is None else read_lock(Path(path)).chosen.get(folder.name)
+    return None if path is None else read_lock(Path(path)).chosen.get(entry)
 
 
-def tactics_in(path: str | Path | None, folder: Path) -> Tactics:
+def tactics_in(path: str | Path | None, entry: str) -> Tactics:
     """Reads the tactics for a bundle from a lock file. Returns an empty mapping if there is no lock or no tactic."""
-    return {} if path is None else read_lock(Path(path)).tactics.get(folder.name, {})
+    return {} if path is None else read_lock(Path(path)).tactics.get(entry, {})
 
 
-def forms_in(path: str | Path | None, folder: Path) -> Forms:
+def forms_in(path: str | Path | None, entry: str) -> Forms:
     """Reads the forms for a bundle from a lock file. Returns an empty mapping if there is no lock or no form."""
-    return {} if path is None else read_lock(Path(path)).forms.get(folder.name, {})
+    return {} if path is None else read_lock(Path(path)).forms.get(entry, {})
 
 
 def find_chosen_plan(
@@ -56,17 +56,17 @@ def find_chosen_plan(
 
 
 def check_frozen(
-    path: str | Path, folder: Path, plan: Plan, program: Program, known: Sequence[Rule], chosen: Chosen | None
+    path: str | Path, entry: str, plan: Plan, program: Program, known: Sequence[Rule], chosen: Chosen | None
 ) -> None:
     """Checks that a plan contains exactly the matches in a lock, including every class that the lock leaves unfused.
 
     Raises:
         FrozenError: a recorded match is not found, a match is not recorded, or a class is not found.
     """
-    check_matches(path, folder, plan, program, known)
+    check_matches(path, entry, plan, program, known)
     found = recorded(program, plan)
     for target, choices in (chosen.choices if chosen is not None else {}).items():
         left = [name for name, choice in choices.items() if not choice.applied]
         if lost := [name for name in left if name not in found.get(target, {})]:
             what = f"the lock leaves alone a match in the target {target} that was not found: {lost[0]}"
-            raise FrozenError(what, where=f"{path} (/chosen/{folder.name})", fix=LOCK)
+            raise FrozenError(what, where=f"{path} (/chosen/{entry})", fix=LOCK)

@@ -39,6 +39,7 @@ def match(
     output: str | Path | None = None,
     frozen: str | Path | None = None,
     buckets: Buckets | None = None,
+    entry: str | None = None,
     progress: Progress = silent,
 ) -> Plan:
     """Returns the plan that `convert` would execute with the same arguments. Every step has been tested numerically.
@@ -59,17 +60,17 @@ def match(
     with progress("rewrite"):
         rewrite(program, chosen)
     if frozen is not None:
-        check_matches(frozen, bundle_folder(model, output), chosen, program, known)
+        check_matches(frozen, entry or bundle_folder(model, output).name, chosen, program, known)
     return chosen
 
 
-def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
-    """Checks that the matches of a plan are exactly the matches that a fuseconv.lock records for a bundle.
+def check_matches(path: str | Path, entry: str, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
+    """Checks that the matches of a plan are exactly the matches that a fuseconv.lock records in an entry.
 
     Raises:
         FrozenError: the matches differ. The error lists the differences.
     """
-    check_lock(Path(path), folder.name, chosen, program, {SEARCH, *(rule.name for rule in known)})
+    check_lock(Path(path), entry, chosen, program, {SEARCH, *(rule.name for rule in known)})
 
 
 def explain(

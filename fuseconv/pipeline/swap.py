@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from fuseconv.bundle.environment import Environment
 from fuseconv.bundle.files import LIBRARIES, MANIFEST, measure_file
 from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
-from fuseconv.bundle.methods import has_methods, method_folder, open_methods, weights_folder
+from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.bundle.packages import Package
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
@@ -34,10 +35,12 @@ from fuseconv.parity.reference import (
 )
 from fuseconv.parity.report import OutputRow, Report
 from fuseconv.parity.verification import with_limits
-from fuseconv.pipeline.assembly import Progress, Written, program_hash, remove_target, write_target
+from fuseconv.pipeline.assembly import Progress, Written, remove_target, write_target
 from fuseconv.pipeline.join import join
 from fuseconv.pipeline.original import given, read_original, write_original
+from fuseconv.pipeline.pack_ops import load_pack_ops
 from fuseconv.pipeline.read import silent
+from fuseconv.pipeline.renewed import OldWeights
 from fuseconv.pipeline.verify import verify
 from fuseconv.program.captured import Program
 from fuseconv.provenance.sbom import SBOM, write_sbom
@@ -50,8 +53,7 @@ from fuseconv.sources.subject import digest
 from fuseconv.targets import onnx, spec_of
 from fuseconv.untrusted import hub
 from fuseconv.weights.store import Store, weights_of
-from fuseconv.weights.table import STORE, Table
-from fuseconv.weights.tensor_file import placed
+from fuseconv.weights.table import STORE, TABLE, Table, set_table
 
 _ONNX_DATA = f"{onnx.SPEC.artifact}.data"
 """The path of the weight file of ONNX models that do not refer to the weight store, relative to the bundle's folder."""
@@ -83,6 +85,8 @@ def swap(
     *,
     adapter: str | Path | None = None,
     output: str | Path | None = None,
+    rules: str | Path | None = None,
+    trust: Collection[str] = (),
     progress: Progress = silent,
 ) -> Swapped:
     """Replaces a bundle's weights with further-trained weights of the same model, without converting the model again.
@@ -100,6 +104,9 @@ def swap(
             names of all the model's weights share.
         adapter: the folder of a low-rank adapter in the PEFT format, which is merged into the weights. Default: none.
         output: the folder of the new bundle. Default: the bundle is replaced atomically.
+        rules: the path of the rules with which the model was converted, if the bundle calls ops of a rule pack.
+            Default: the bundle calls only ops of fuseconv.
+        trust: the kinds of code that may run. If the bundle calls ops of a rule pack, it must contain `code`.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -107,18 +114,21 @@ def swap(
 
     Raises:
         UsageError: a file does not exist, or the output is inside the bundle.
-        RefusedError: the bundle or a file is damaged, or the weights do not belong to the model.
-        UnsupportedError: the bundle was written without its original program, a target does not run on this machine, or
-            the adapter is of another kind.
+        RefusedError: the bundle or a file is damaged, the weights do not belong to the model, or the bundle calls ops
+            of a rule pack, whose code is not trusted.
+        RuleError: the rules are invalid, or their Python files fail.
+        UnsupportedError: the bundle was written without its original program, a target does not run on this machine,
+            the adapter is of another kind, or the bundle calls ops of a rule pack that `rules` does not load.
         ParityError: a target's outputs differ from the original program's on the new weights. Nothing is written.
         FileError: the bundle cannot be written.
     """
     folder, path = Path(bundle).resolve(), Path(weights)
     if has_methods(folder):
-        return _swap_methods(folder, path, adapter, output, progress)
+        return _swap_methods(folder, path, adapter, output, rules, trust, progress)
     manifest = open_bundle(folder)
     target = Path(output) if output is not None else folder
     check_outside(target, folder)
+    op_files = load_pack_ops(folder, manifest, rules, trust)
     process.prepare()
     with progress("read"):
         exported, tied = read_original(folder, manifest)
@@ -148,7 +158,7 @@ def swap(
             (staging / name).unlink()
         (staging / PLAN).write_text(plan.to_json(), encoding="utf-8")
         write_reference(staging / REFERENCE, references, manifest.contract)
-        new = _Swap(folder, staging, manifest, program, plan, tied)
+        new = _Swap(folder, staging, manifest, program, plan, tied, op_files)
         new.write(progress)
         _renew_sbom(staging, manifest)
         made_here = {"environment": environment(manifest.contract.device)} if new.written else {}
@@ -179,30 +189,38 @@ def swap(
 
 
 def _swap_methods(
-    folder: Path, weights: Path, adapter: str | Path | None, output: str | Path | None, progress: Progress
+    folder: Path,
+    weights: Path,
+    adapter: str | Path | None,
+    output: str | Path | None,
+    rules: str | Path | None,
+    trust: Collection[str],
+    progress: Progress,
 ) -> Swapped:
     """Replaces the weights of every method, joins the methods again, and returns the new bundle.
 
-    A target is named `METHOD/TARGET`. Every artifact is written again, because the joined weight file stores tensors
-    with equal bytes only once, and such tensors may differ with the new weights.
+    A target is named `METHOD/TARGET`.
     """
     manifest = open_methods(folder)
     target = Path(output) if output is not None else folder
     check_outside(target, folder)
+    kept: list[str] = []
     written: list[str] = []
     left_out: list[str] = []
     with staged(target, check_replaceable) as staging:
         for name in manifest.methods:
             new = method_folder(staging, name)
-            done = swap(method_folder(folder, name), weights, adapter=adapter, output=new, progress=progress)
-            written += [f"{name}/{one}" for one in (*done.written, *done.kept)]
+            how: dict[str, Any] = {"rules": rules, "trust": trust, "progress": progress}
+            done = swap(method_folder(folder, name), weights, adapter=adapter, output=new, **how)
+            kept += [f"{name}/{one}" for one in done.kept]
+            written += [f"{name}/{one}" for one in done.written]
             left_out += done.left_out
         with progress("join weights"):
             join(staging, manifest.methods, manifest.generation)
         report = verify(staging, progress=progress)
         if not report.ok:
             raise _differs(report, weights)
-    return Swapped(target, (), tuple(sorted(written)), tuple(dict.fromkeys(left_out)), report)
+    return Swapped(target, tuple(sorted(kept)), tuple(sorted(written)), tuple(dict.fromkeys(left_out)), report)
 
 
 @dataclass
@@ -215,6 +233,7 @@ class _Swap:
     program: Program
     plan: Plan
     names: Collection[str]
+    op_files: tuple[Path, ...]
 
     def __post_init__(self) -> None:
         self.written: dict[str, Written] = {}
@@ -231,48 +250,45 @@ class _Swap:
             fused = replace(fused, exported=store.attached(fused.exported))
             shutil.rmtree(self.new / "original")
             write_original(self.program.exported, self.new, store, self.names)
-        same = weights_folder(self.old) == self.old and placed(self.old / STORE) == placed(self.new / STORE)
-        news = store.changed(self.old) if same else set()
+        old = OldWeights.of(self.old, self.manifest)
         plans = {name: self.plan.of(name) for name in sorted(self.manifest.targets)}
         programs = {name: fused if own == self.plan else rewrite(self.program, own) for name, own in plans.items()}
         paths = self.manifest.targets
-        changed = [name for name, one in programs.items() if not (same and self._refers(name, paths[name], one, news))]
+        tables = {name: old.renewed(name, paths[name], one, store) for name, one in programs.items()}
+        for name, table in tables.items():
+            if table is not None:
+                self._refer(Path(paths[name]), table)
         for one in self.manifest.packages:
-            if same and self._refers(one.target, one.path, programs[one.target], news) and _runs_here(one):
-                self.packages.append(one)
-            else:
+            table = old.renewed(one.target, one.path, programs[one.target], store) if _runs_here(one) else None
+            if table is None:
                 shutil.rmtree((self.new / one.path).parent)
+            else:
+                self._refer(Path(one.path), table)
+                self.packages.append(one)
+        changed = [name for name, table in tables.items() if table is None]
         for name in changed:  # before any target is written, because the ONNX targets share a file
             self._remove(name)
         for name in changed:
             with progress(f"write {name}"):
                 given = None if self._contains_weights(name) else store
-                self.written[name] = write_target(name, programs[name], self.new, store=given)
+                self.written[name] = write_target(name, programs[name], self.new, self.op_files, given)
 
     def described(self) -> Manifest:
         """Returns the manifest of the old bundle, with the state inputs into which the new artifacts write."""
         now = {name: list(one.in_place) for name, one in self.written.items()}
         return self.manifest.updating_in_place({**self.manifest.in_place, **now})
 
-    def _refers(self, name: str, path: str, program: Program, news: Collection[str]) -> bool:
-        """Returns whether an artifact may be kept because it only refers to the weight store.
-
-        It may be kept if its code is the program's, all its weights are in the store, and it refers to every tensor of
-        the store that changed. The last condition fails for some artifacts of AOTInductor, which compiles the values of
-        the smallest weights into its code.
-        """
-        table = None if self._is_onnx(name) else Table.of(self.old / path)
-        if table is None or table.files != (STORE,) or not table.keys >= set(news):
-            return False
-        return table.program == program_hash(program)
+    def _refer(self, artifact: Path, table: Table) -> None:
+        """Writes the table of an artifact that stays."""
+        (self.new / artifact).with_name(
+            TABLE
+        ).unlink()  # writing through a link would change the file of the old bundle
+        set_table(self.new / artifact, table)
 
     def _contains_weights(self, name: str) -> bool:
-        if self._is_onnx(name):
+        if spec_of(name).runtime == "onnxruntime":
             return (self.old / _ONNX_DATA).is_file()
         return Table.of(self.old / self.manifest.targets[name]) is None
-
-    def _is_onnx(self, name: str) -> bool:
-        return spec_of(name).runtime == "onnxruntime"
 
     def _remove(self, name: str) -> None:
         path = Path(self.manifest.targets[name])

@@ -61,7 +61,7 @@ def refer_to(model: Any, store: Store) -> None:
 def move(path: Path, store: Adopting, source: Path) -> None:
     """Updates a model that was moved from another bundle, so that it refers to the store of its new bundle.
 
-    Does nothing if the model does not use a store.
+    A model whose weights are in a file that only this model uses keeps this file, which is next to the model.
 
     Args:
         path: the path of the model in its new bundle.
@@ -77,16 +77,19 @@ def move(path: Path, store: Adopting, source: Path) -> None:
     model = onnx.load(path, load_external_data=False)
     outside = [one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
     places = {one.name: ExternalDataInfo(one) for one in outside}
-    if not any(Path(place.location).name == STORE for place in places.values()):
-        return  # the model's weights are in a file that only this model uses
-    files = tuple(dict.fromkeys(place.location for place in places.values()))
-    keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
-    table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})
-    moved = store.adopt(ONNX, table, source)
+    if any(Path(place.location).name == STORE for place in places.values()):
+        files = tuple(dict.fromkeys(place.location for place in places.values()))
+        keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
+        table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})
+        moved = store.adopt(ONNX, table, source)
+        stored = {name: store.places[entry.key] for name, entry in moved.tensors.items()}
+        found = {name: (file, place.offset, place.size) for name, (file, place) in stored.items()}
+    else:
+        own = path.parent.relative_to(store.bundle)
+        found = {name: ((own / one.location).as_posix(), one.offset, one.length) for name, one in places.items()}
     for one in outside:
-        file, place = store.places[moved.tensors[one.name].key]
         del one.external_data[:]
-        for name, value in (("location", file), ("offset", place.offset), ("length", place.size)):
+        for name, value in zip(("location", "offset", "length"), found[one.name], strict=True):
             one.external_data.add(key=name, value=str(value))
     try:
         path.write_bytes(model.SerializeToString())

@@ -18,10 +18,12 @@ class Joined:
     """The weights file of a bundle that was joined from other bundles.
 
     Attributes:
+        bundle: the folder of the bundle.
         places: maps each tensor's key to the name of the weights file and the tensor's place in this file.
         keys: maps the path of a source bundle's weights file and a tensor's key there to the tensor's key in this file.
     """
 
+    bundle: Path
     places: dict[str, tuple[str, Place]]
     keys: dict[tuple[Path, str], str]
 
@@ -52,7 +54,7 @@ class Joined:
                         tensors[known[same]] = tensor
                     keys[file, key] = known[same]
         places = write(bundle / STORE, tensors)
-        return Joined({key: (STORE, place) for key, place in places.items()}, keys)
+        return Joined(bundle, {key: (STORE, place) for key, place in places.items()}, keys)
 
     def adopt(self, folder: str, table: Table, source: Path) -> Table:  # noqa: ARG002 - the interface of a store
         """Converts the weights table of an artifact from one of the source bundles to the keys of this file.

@@ -46,6 +46,7 @@ def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
 class Adopting(Protocol):
     """The interface of a weight store into which artifacts of other bundles are moved, such as `Store`."""
 
+    bundle: Path
     places: dict[str, tuple[str, Place]]
 
     def adopt(self, folder: str, table: Table, source: Path) -> Table: ...  # noqa: D102
@@ -119,7 +120,7 @@ class Store:
         if (entry := self.entries.get(_address(tensor))) is not None:
             return entry
         stored, entry = self.named.get(name, (None, None))
-        if stored is None or entry is None or not _same(stored, tensor):
+        if stored is None or entry is None or not is_same(stored, tensor):
             return None
         self._know(tensor, entry)
         return entry
@@ -128,11 +129,6 @@ class Store:
         """Returns a table of those given tensors that are in the store."""
         found = {name: self.find(name, tensor) for name, tensor in tensors.items()}
         return Table((STORE,), {name: entry for name, entry in found.items() if entry is not None})
-
-    def changed(self, other: Path) -> set[str]:
-        """Returns the keys of the tensors that differ in the store of another bundle or are missing there."""
-        theirs = mapped(other / STORE)
-        return {key for key, (tensor, _) in self.named.items() if key not in theirs or not _same(tensor, theirs[key])}
 
     def put(self, folder: str, tensors: Mapping[str, torch.Tensor]) -> Table:
         """Returns the weights table of an artifact, after writing weights that are not in the store to its folder.
@@ -168,7 +164,9 @@ class Store:
         """
         theirs = {key: tensor for name in table.files for key, tensor in mapped(source / name).items()}
         keys = dict.fromkeys(entry.key for entry in table.tensors.values())
-        own = {key: theirs[key] for key in keys if key not in self.named or not _same(self.named[key][0], theirs[key])}
+        own = {
+            key: theirs[key] for key in keys if key not in self.named or not is_same(self.named[key][0], theirs[key])
+        }
         name, prefix = f"{folder}/{STORE}", f"{folder}/"
         moved = {key: entry for key, (_, entry) in (self._write(name, own, prefix) if own else {}).items()}
         entries = {
@@ -227,7 +225,7 @@ def _address(tensor: torch.Tensor) -> Address:
     return place, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.is_conj(), tensor.is_neg()
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors are contiguous and have the same dtype, shape and bytes.
 
     Equal NaNs are equal. Nonempty complex tensors are never equal.

@@ -90,7 +90,9 @@ def test_the_folder_of_a_method_is_a_bundle(done: MethodsConversion) -> None:
     assert fuseconv.load(folder)(torch.zeros(2, 16)).shape == (2, 8)
 
 
-def test_new_weights_are_given_to_all_methods(done: MethodsConversion, tmp_path: Path) -> None:
+def test_new_weights_are_given_to_all_methods(
+    done: MethodsConversion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained, x, z = Autoencoder(), torch.randn(3, 8), torch.randn(2, 16)
     with torch.no_grad():
         for place, parameter in enumerate(trained.parameters()):
@@ -98,7 +100,10 @@ def test_new_weights_are_given_to_all_methods(done: MethodsConversion, tmp_path:
         expected = trained.encode(x), trained.decode(z)
     model = loaded(done.bundle)
     words = ["swap", str(done.bundle), str(save(tmp_path, trained)), "-o", str(tmp_path / "new.fuseconv")]
-    assert cli.main(words) == 0
+    assert cli.main([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["kept"] == ["decode/export", "encode/export"]
+    assert result["written"] == ["decode/onnx", "encode/onnx"]
     for new in (loaded(tmp_path / "new.fuseconv"), model):
         if new is model:
             model.swap(tmp_path / "new.fuseconv")
@@ -182,7 +187,9 @@ def test_the_commands_know_the_methods(
         (["convert", "{}/manifest.json", "--method", "Encode"], "'Encode' cannot be the name of a method"),
         (["convert", "{}/manifest.json", "--method", "a", "--method", "a=b"], "the method a is given twice"),
         (["convert", "{}/manifest.json", "--method", "a", "--input", "x=f32[8]"], "'a:x=f32[8]'"),
-        (["convert", "{}/manifest.json", "--method", "a", "--lock"], "--lock cannot be combined with --method"),
+        (["convert", "{}/manifest.json", "--method", "a", "--bucket", "batch=1,8"], "the batch of a state"),
+        (["convert", "{}/manifest.json", "--method", "a", "--plan", "{}/methods"], "no plan for the method a"),
+        (["convert", "{}/manifest.json", "--method", "a", "--lock", "--frozen"], "--frozen must not change it"),
         (["tune", "{}"], "this needs one of them"),
     ],
 )
