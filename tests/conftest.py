@@ -329,6 +329,14 @@ def methods_program(cpp_program: Path) -> Path:
     return build / "methods"
 
 
+@pytest.fixture(scope="session")
+def advance_program(cpp_program: Path) -> Path:
+    """The program of tests/cpp/advance.cpp. What is built is kept."""
+    build = ROOT / "build" / "cpp_tests"
+    build_with_cmake(ROOT / "tests" / "cpp", build, cpp_program, "advance")
+    return build / "advance"
+
+
 def build_with_cmake(sources: Path, build: Path, program: Path, *targets: str) -> None:
     """Builds programs against the library of the C++ runtime that lies beside `program`."""
     settings = {

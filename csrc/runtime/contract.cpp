@@ -99,6 +99,9 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
                                 " has " + std::to_string(first->second.first));
     }
   }
+}
+
+void check_data(const TensorSpec& spec, const Tensor& tensor) {
   if (!is_filled(tensor)) {
     throw violation(spec, "has " + std::to_string(tensor.data.size()) + " bytes, which does not match " +
                               shape_text(tensor.shape) + " of " + tensor.dtype);
@@ -112,13 +115,15 @@ int64_t Buckets::rounded(int64_t size) const {
   return size == 0 || bucket == sizes.end() ? size : *bucket;
 }
 
-std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
+std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors, const NamedTensors& held) const {
   std::vector<const Tensor*> ordered;
   for (const TensorSpec& spec : inputs) {
-    const auto found = tensors.find(spec.name);
-    ordered.push_back(found == tensors.end() ? nullptr : &found->second);
+    const NamedTensors& from = held.contains(spec.name) ? held : tensors;
+    const auto found = from.find(spec.name);
+    ordered.push_back(found == from.end() ? nullptr : &found->second);
   }
-  if (tensors.size() != inputs.size() || std::find(ordered.begin(), ordered.end(), nullptr) != ordered.end()) {
+  if (tensors.size() + held.size() != inputs.size() ||
+      std::find(ordered.begin(), ordered.end(), nullptr) != ordered.end()) {
     const std::string given = joined(tensors, [](const auto& item) { return item.first; });
     throw Error(Kind::contract,
                 "the model takes " + std::to_string(inputs.size()) + " inputs (" +
@@ -130,6 +135,9 @@ std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
   Sizes sizes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check(inputs[i], *ordered[i], sizes);
+    if (!held.contains(inputs[i].name)) {
+      check_data(inputs[i], *ordered[i]);
+    }
   }
   return ordered;
 }
@@ -155,6 +163,17 @@ NamedTensors Contract::zero_state(const std::map<std::string, int64_t>& sizes) c
     zeros[spec.name] = std::move(tensor);
   }
   return zeros;
+}
+
+std::vector<StatePlace> Contract::state_places() const {
+  std::vector<StatePlace> places;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (const auto found = state.find(inputs[i].name); found != state.end()) {
+      const auto output = std::find(outputs.begin(), outputs.end(), found->second);
+      places.push_back({inputs[i].name, i, static_cast<size_t>(output - outputs.begin())});
+    }
+  }
+  return places;
 }
 
 NamedTensors Contract::next_state(NamedTensors& outputs) const {

@@ -49,7 +49,7 @@ if(NOT FUSECONV_JSON)
 endif()
 
 add_library(fuseconv_runtime STATIC ${runtime}/bundle.cpp ${runtime}/contract.cpp ${runtime}/files.cpp ${runtime}/model.cpp
-                                    ${runtime}/packages.cpp ${runtime}/safetensors.cpp ${runtime}/sha256.cpp)
+                                    ${runtime}/packages.cpp ${runtime}/safetensors.cpp ${runtime}/sha256.cpp ${runtime}/state.cpp)
 add_library(fuseconv::runtime ALIAS fuseconv_runtime)
 target_compile_features(fuseconv_runtime PUBLIC cxx_std_20)
 target_include_directories(fuseconv_runtime PUBLIC ${runtime}/include PRIVATE ${runtime})

@@ -198,21 +198,47 @@ Model Model::load(const fs::path& folder, const Manifest& manifest, const std::s
 
 NamedTensors Model::operator()(const NamedTensors& inputs) const {
   const std::vector<const Tensor*> ordered = contract_.bind(inputs);
-  std::vector<Tensor> outputs;
+  return named(computed(ordered, [&] { return runner_->run(ordered); }), {});
+}
+
+State Model::zero_state(const std::map<std::string, int64_t>& sizes) const {
+  return state(contract_.zero_state(sizes));
+}
+
+State Model::state(NamedTensors tensors) const { return State(runner_->hold(std::move(tensors))); }
+
+NamedTensors Model::advance(State& state, const NamedTensors& inputs) const {
+  const NamedTensors shapes = state.held_->shapes();
+  const std::vector<const Tensor*> ordered = contract_.bind(inputs, shapes);
+  if (!runner_->holds(*state.held_)) {  // the state of a method that another library runs
+    state.held_ = runner_->hold(state.held_->snapshot());
+  }
+  auto outputs = computed(ordered, [&] { return runner_->advance(contract_, *state.held_, ordered); });
+  return named(std::move(outputs), contract_.state_places());
+}
+
+template <typename Compute>
+std::vector<Tensor> Model::computed(const std::vector<const Tensor*>& inputs, const Compute& compute) const {
   try {
-    outputs = runner_->run(ordered);
+    return compute();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
     std::string shapes;
-    for (const Tensor* input : ordered) {
+    for (const Tensor* input : inputs) {
       shapes += (shapes.empty() ? "" : ", ") + shape_text(input->shape);
     }
     throw Error(Kind::upstream, "the target " + target_ + " failed: " + message(error), "a call with " + shapes,
                 "try another target, or smaller inputs if memory ran out");
   }
+}
+
+NamedTensors Model::named(std::vector<Tensor> outputs, const std::vector<StatePlace>& left_out) const {
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) {
+    if (std::any_of(left_out.begin(), left_out.end(), [&](const StatePlace& place) { return place.output == i; })) {
+      continue;
+    }
     const std::string& name = contract_.outputs.at(i);
     if (outputs[i].dtype.empty()) {
       throw Error(Kind::unsupported,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device_state.h"
 #include "fuseconv/contract.h"
 #include "fuseconv/cuda_graphs.h"
 
@@ -16,6 +17,15 @@ class Runner {
  public:
   virtual ~Runner() = default;
   virtual std::vector<Tensor> run(const std::vector<const Tensor*>& inputs) = 0;
+
+  // Takes over the tensors of a state. These functions keep it in host memory, unless a runner overrides them.
+  virtual std::unique_ptr<DeviceState> hold(NamedTensors tensors) const;
+  // Returns whether `state` has the form in which this runner holds states.
+  virtual bool holds(const DeviceState& state) const;
+  // Computes the outputs and stores the next state in `state`, which this runner holds. Ignores the inputs of the
+  // state, and leaves its outputs empty.
+  virtual std::vector<Tensor> advance(const Contract& contract, DeviceState& state, std::vector<const Tensor*> inputs);
+
   virtual CudaGraphs cuda_graphs() { return {}; }
 };
 

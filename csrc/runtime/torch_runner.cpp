@@ -8,6 +8,7 @@
 #include <torch/version.h>
 
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "fuseconv/error.h"
@@ -33,12 +34,19 @@ at::Tensor to_torch(const Tensor& tensor, const std::string& device) {
   return host.to(at::Device(device));
 }
 
+// Returns the short name of a dtype, or an empty string if the runtime does not support it.
+std::string dtype_of(const at::Tensor& tensor) {
+  for (const auto& [name, known] : kDtypes) {
+    if (tensor.scalar_type() == known) {
+      return name;
+    }
+  }
+  return "";
+}
+
 Tensor from_torch(const at::Tensor& tensor) {
   const at::Tensor host = tensor.detach().cpu().contiguous();
-  Tensor result{"", host.sizes().vec(), std::vector<char>(host.nbytes())};
-  for (const auto& [name, known] : kDtypes) {
-    result.dtype = host.scalar_type() == known ? name : result.dtype;
-  }
+  Tensor result{dtype_of(host), host.sizes().vec(), std::vector<char>(host.nbytes())};
   std::memcpy(result.data.data(), host.const_data_ptr(), host.nbytes());
   return result;
 }
@@ -63,6 +71,35 @@ std::vector<Tensor> from_torch(const std::vector<at::Tensor>& tensors) {
   return results;
 }
 
+// Returns a tensor whose memory an artifact can use: artifacts read contiguous, aligned memory.
+at::Tensor dense(const at::Tensor& tensor) {
+  constexpr uintptr_t kAlignment = 16;
+  const at::Tensor contiguous = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % kAlignment == 0 ? contiguous : contiguous.clone();
+}
+
+// A state on the device of the artifacts.
+class TorchState final : public DeviceState {
+ public:
+  NamedTensors snapshot() const override {
+    NamedTensors copies;
+    for (const auto& [name, tensor] : tensors) {
+      copies[name] = from_torch(tensor);
+    }
+    return copies;
+  }
+
+  NamedTensors shapes() const override {
+    NamedTensors found;
+    for (const auto& [name, tensor] : tensors) {
+      found[name] = {dtype_of(tensor), tensor.sizes().vec(), {}};
+    }
+    return found;
+  }
+
+  std::map<std::string, at::Tensor> tensors;
+};
+
 class TorchRunner final : public Runner {
  public:
   TorchRunner(Call call, const Contract& contract, const Options& options)
@@ -79,6 +116,40 @@ class TorchRunner final : public Runner {
       values.push_back(to_torch(*input, device_));
     }
     return from_torch(graphs_ ? graphs_->run(values) : call_(values));
+  }
+
+  std::unique_ptr<DeviceState> hold(NamedTensors tensors) const override {
+    auto state = std::make_unique<TorchState>();
+    for (const auto& [name, tensor] : tensors) {
+      state->tensors[name] = to_torch(tensor, device_);
+    }
+    return state;
+  }
+
+  bool holds(const DeviceState& state) const override { return dynamic_cast<const TorchState*>(&state) != nullptr; }
+
+  std::vector<Tensor> advance(const Contract& contract, DeviceState& state,
+                              std::vector<const Tensor*> inputs) override {
+    const c10::InferenceMode guard;
+    auto& tensors = dynamic_cast<TorchState&>(state).tensors;
+    std::vector<at::Tensor> values(inputs.size());
+    const std::vector<StatePlace> places = contract.state_places();
+    for (const StatePlace& place : places) {
+      values[place.input] = tensors.at(place.name);  // the artifact may write the next state into it
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      values[i] = values[i].defined() ? values[i] : to_torch(*inputs[i], device_);
+    }
+    std::vector<at::Tensor> outputs = graphs_ ? graphs_->run(values) : call_(values);
+    std::vector<Tensor> results(outputs.size());
+    for (const StatePlace& place : places) {
+      tensors[place.name] = dense(outputs[place.output]);
+      outputs[place.output].reset();
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      results[i] = outputs[i].defined() ? from_torch(outputs[i]) : Tensor();
+    }
+    return results;
   }
 
   CudaGraphs cuda_graphs() override { return graphs_ ? graphs_->status() : CudaGraphs(); }

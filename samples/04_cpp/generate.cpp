@@ -1,4 +1,5 @@
-// generate BUNDLE PROMPTS.safetensors COUNT: the most likely tokens after prompts, with the methods prefill and decode.
+// generate BUNDLE PROMPTS.safetensors COUNT [TARGET]: the most likely tokens after prompts, with the methods prefill
+// and decode. The key-value cache stays in the memory of the device.
 //
 // PROMPTS has input_ids and attention_mask, i64 of shape [batch, tokens].
 #include <algorithm>
@@ -29,23 +30,21 @@ std::vector<int64_t> likeliest(const Tensor& logits) {
   return tokens;
 }
 
-int run(const std::filesystem::path& bundle, const std::filesystem::path& prompts, int count) {
-  const auto methods = Model::load_methods(bundle);
+int run(const std::filesystem::path& bundle, const std::filesystem::path& prompts, int count,
+        const std::string& target) {
+  const auto methods = Model::load_methods(bundle, target);
   const Model &prefill = methods.at("prefill"), &decode = methods.at("decode");
-  NamedTensors call = load_tensors(prompts);
-  const int64_t batch = call.at("input_ids").shape[0];
-  call.merge(prefill.contract().zero_state({{"batch", batch}}));
-  NamedTensors outputs = prefill(call);
+  const NamedTensors call = load_tensors(prompts);
+  State state = prefill.zero_state({{"batch", call.at("input_ids").shape[0]}});
+  NamedTensors outputs = prefill.advance(state, call);
   for (int i = 0; i < count; ++i) {
     const std::vector<int64_t> tokens = likeliest(outputs.at("logits"));
     for (const int64_t token : tokens) {
       std::cout << token << " ";
     }
     std::cout << "\n";
-    call = decode.contract().next_state(outputs);
-    call["input_ids"] = tensor(tokens);
-    call["attention_mask"] = tensor(std::vector<int64_t>(tokens.size(), 1));
-    outputs = decode(call);
+    const std::vector<int64_t> ones(tokens.size(), 1);
+    outputs = decode.advance(state, {{"input_ids", tensor(tokens)}, {"attention_mask", tensor(ones)}});
   }
   return 0;
 }
@@ -53,12 +52,12 @@ int run(const std::filesystem::path& bundle, const std::filesystem::path& prompt
 }  // namespace
 
 int main(int count, char** words) {
-  if (count != 4) {
-    std::cerr << "usage: generate BUNDLE PROMPTS.safetensors COUNT\n";
+  if (count != 4 && count != 5) {
+    std::cerr << "usage: generate BUNDLE PROMPTS.safetensors COUNT [TARGET]\n";
     return 2;
   }
   try {
-    return run(words[1], words[2], std::stoi(words[3]));
+    return run(words[1], words[2], std::stoi(words[3]), count == 5 ? words[4] : "");
   } catch (const Error& error) {
     std::cerr << "error: " << error.text() << "\n";
     return error.exit_status();

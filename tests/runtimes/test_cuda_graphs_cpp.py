@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import ROOT, generating
-from support.cpp_calls import INPUTS, assert_same_refusal
+from support.cpp_calls import INPUTS, assert_same_refusal, built_from_sources
 from support.graphs import BUCKETS, draw
 
 from fuseconv.bundle.manifest import open_bundle, seal
@@ -96,22 +96,7 @@ def test_a_bundle_with_buckets_is_read(run_in_cpp: Run, bundle_copy: Path) -> No
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    build = tmp_path_factory.mktemp("build")
-    settings = {
-        "CMAKE_BUILD_TYPE": "Debug",
-        "CMAKE_CXX_FLAGS_DEBUG": "-O0",
-        "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
-        "fuseconv_DIR": RUNTIME,
-        "FUSECONV_JSON": cpp.json_headers(),
-    }
-    defined = [f"-D{name}={value}" for name, value in settings.items()]
-    for command in (
-        ["cmake", "-S", f"{ROOT}/tests/cpp", "-B", f"{build}", "-G", "Ninja", *defined],
-        ["cmake", "--build", f"{build}", "--target", "replay", "methods", "fuseconv-run"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build
+    return built_from_sources(tmp_path_factory.mktemp("build"), "replay", "methods", "fuseconv-run")
 
 
 def saved(folder: Path, batch: int, seq: int, seed: int = 0) -> Path:

@@ -33,10 +33,13 @@ def test_a_method_computes_what_it_computes_in_python(
         torch.testing.assert_close(load_file(path)[name], tensor, rtol=0, atol=0)
 
 
-def test_the_sample_generates_the_tokens_of_the_model(programs: Path, generating_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [[], ["onnx"]], ids=str)
+def test_the_sample_generates_the_tokens_of_the_model(
+    target: list[str], programs: Path, generating_folder: Path, tmp_path: Path
+) -> None:
     inputs, prompts = generating.inputs_of("llama"), tmp_path / "prompts.safetensors"
     save_file(inputs, prompts)
-    command: list[str | Path] = [programs / "generate", generating_folder / "llama.fuseconv", prompts, "9"]
+    command: list[str | Path] = [programs / "generate", generating_folder / "llama.fuseconv", prompts, "9", *target]
     environment = {**os.environ, **cpp.libraries("cpu")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -35,6 +35,12 @@ struct Buckets {
   int64_t rounded(int64_t size) const;
 };
 
+// An input that is a state: its name and position, and the position of the output that is its next value.
+struct StatePlace {
+  std::string name;
+  size_t input, output;
+};
+
 struct Contract {
   std::vector<TensorSpec> inputs;
   std::vector<std::string> outputs;
@@ -42,8 +48,11 @@ struct Contract {
   std::optional<Buckets> buckets;
   std::map<std::string, std::string> state = {};  // maps an input to the output that is its next value
 
-  // Returns the tensors in the order of the inputs. Throws Error of kind contract if they violate the contract.
-  std::vector<const Tensor*> bind(const NamedTensors& tensors) const;
+  // Returns the tensors in the order of the inputs. Throws Error of kind contract if they violate the contract. `held`
+  // are the inputs whose data is elsewhere: only their dtypes and shapes are given and checked.
+  std::vector<const Tensor*> bind(const NamedTensors& tensors, const NamedTensors& held = {}) const;
+
+  std::vector<StatePlace> state_places() const;
 
   // Returns the initial state: tensors of zeros, by input name. `sizes` gives the size of each symbolic dim in the
   // state. Throws Error of kind usage if a size is missing.

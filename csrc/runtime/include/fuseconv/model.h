@@ -19,6 +19,7 @@
 #include "fuseconv/cuda_graphs.h"
 #include "fuseconv/error.h"
 #include "fuseconv/safetensors.h"
+#include "fuseconv/state.h"
 
 namespace fuseconv::runtime {
 
@@ -43,6 +44,18 @@ class Model {
   // violates the contract, and of kind upstream if the artifact fails.
   NamedTensors operator()(const NamedTensors& inputs) const;
 
+  // Returns the initial state in the memory of the model's device. `sizes` gives the size of each symbolic dim in the
+  // state. Throws Error of kind usage if a size is missing.
+  State zero_state(const std::map<std::string, int64_t>& sizes) const;
+
+  // Copies a state, given by the names of the inputs, into the memory of the model's device.
+  State state(NamedTensors tensors) const;
+
+  // Computes the outputs and stores the next state in `state`, which is not copied through host memory: a state may
+  // come from any method of the bundle. `inputs` are the other inputs. The result has the outputs that are not of the
+  // state. Throws as a call does; then the state is undefined.
+  NamedTensors advance(State& state, const NamedTensors& inputs) const;
+
   // Returns the CUDA graphs captured so far.
   CudaGraphs cuda_graphs() const;
 
@@ -52,6 +65,12 @@ class Model {
  private:
   static Model load(const std::filesystem::path& folder, const Manifest& manifest, const std::string& target,
                     const Options& options, const std::shared_ptr<SharedWeights>& weights);
+
+  // Calls `compute`, and describes its errors as those of a call with these inputs.
+  template <typename Compute>
+  std::vector<Tensor> computed(const std::vector<const Tensor*>& inputs, const Compute& compute) const;
+  // Returns the outputs by name, without those in `left_out`.
+  NamedTensors named(std::vector<Tensor> outputs, const std::vector<StatePlace>& left_out) const;
 
   Contract contract_;
   std::string target_;
