@@ -2,7 +2,9 @@
 
 The new folder is filled as a hidden sibling, flushed to disk, and exchanged with the old one by one system call. While
 it is filled, the writer holds a lock on it. A sibling without a lock was left by a killed process and is removed by the
-next run. This module does not depend on the contents of the folder.
+next run. On a file system that several machines share, such as NFS, a machine does not see the locks of the others:
+the sibling of another machine is removed when it is a day old. This module does not depend on the contents of the
+folder.
 """
 
 from __future__ import annotations
@@ -10,17 +12,26 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
+import platform
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from fuseconv.errors import FileError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+_OLD = 24 * 3600.0
+"""The age in seconds from which a folder of another machine is one of a killed process."""
 
 
 @contextmanager
@@ -45,7 +56,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
         with _locked(output.parent):
             _remove_leftovers(output)
             _check_existing(output, check)
-            staging = output.with_name(f"{_prefix(output)}{secrets.token_hex(4)}")
+            staging = output.with_name(f"{_prefix(output)}{machine()}-{secrets.token_hex(4)}")
             staging.mkdir()
             lock = _lock(staging)
         try:
@@ -80,8 +91,8 @@ def put(folder: Path, output: Path, check: Callable[[Path], None]) -> None:
 
 def restore(output: Path) -> None:
     """Undoes a replacement of `output` that a killed process left half done, as `_exchange` describes."""
-    if _previous(output).exists() and not os.path.lexists(output):
-        _previous(output).rename(output)
+    if previous(output).exists() and not os.path.lexists(output):
+        previous(output).rename(output)
 
 
 def flush(folder: Path) -> None:
@@ -98,18 +109,21 @@ def _prefix(output: Path) -> str:
     return f".{output.name}.staging-"
 
 
-def _previous(output: Path) -> Path:
+def previous(output: Path) -> Path:
+    """Returns the name of the old folder during a replacement on a file system that cannot exchange two names."""
     return output.with_name(f".{output.name}.previous")
 
 
 def _remove_leftovers(output: Path) -> None:
     """Removes the staging folders that killed processes left behind, and restores a folder that they had renamed.
 
-    A staging folder without a lock belongs to a process that has ended.
+    A staging folder without a lock belongs to a process that has ended, or to another machine.
     """
     restore(output)
     for leftover in output.parent.iterdir():
         if not leftover.name.startswith(_prefix(output)):
+            continue
+        if not leftover.name.startswith(f"{_prefix(output)}{machine()}-") and _age(leftover) < _OLD:
             continue
         try:
             lock = _lock(leftover)
@@ -117,6 +131,19 @@ def _remove_leftovers(output: Path) -> None:
             continue  # the process that writes this folder is still running
         shutil.rmtree(leftover)
         os.close(lock)
+
+
+def _age(folder: Path) -> float:
+    """Returns the seconds since the last change of a folder or of one that it contains."""
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    return time.time() - max(path.stat().st_mtime for path in folders)
+
+
+@cache
+def machine() -> str:
+    """Returns a name of this machine since it was started: all processes that see the same locks have the same name."""
+    text = _BOOT.read_text() if _BOOT.exists() else platform.node()
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _check_existing(output: Path, check: Callable[[Path], None]) -> None:
@@ -159,9 +186,9 @@ def _exchange(first: Path, second: Path) -> None:
         raise OSError(code, os.strerror(code), str(second))
     # This file system (such as NFS) cannot exchange names. If the process is killed between the first two renames, the
     # next run undoes the first.
-    second.rename(_previous(second))
+    second.rename(previous(second))
     first.rename(second)
-    _previous(second).rename(first)
+    previous(second).rename(first)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ fused program, and the cases with which parity is proved.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import Manifest, check_replaceable, open_bundle, seal
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods, seal_methods
 from fuseconv.bundle.packages import Package, package_path
+from fuseconv.bundle.replaced import unchanged
 from fuseconv.bundle.staging import staged
-from fuseconv.errors import FileError, ParityError, UnsupportedError, UsageError
+from fuseconv.errors import ParityError, UnsupportedError, UsageError
 from fuseconv.parity import process
 from fuseconv.parity.reference import REFERENCE, read_reference, untried_of
 from fuseconv.parity.report import Report
@@ -30,7 +31,6 @@ from fuseconv.runtime.environment import architecture_problems, environment
 from fuseconv.runtime.model import check_device
 from fuseconv.runtime.packages import fitting
 from fuseconv.targets import aoti
-from fuseconv.untrusted.files import is_plain, read_plain
 from fuseconv.weights.table import Table, set_table
 
 _TARGET = aoti.SPEC.name
@@ -98,7 +98,7 @@ def add(
           fix: convert the model with --target aoti
     """
     folder = Path(bundle)
-    unchanged = _unchanged(folder)  # before the bundle is read
+    check = unchanged(folder, check_replaceable)  # before the bundle is read
     whole = open_methods(folder) if has_methods(folder) else None
     names = [Path()] if whole is None else [method_folder(Path(), name) for name in whole.methods]
     manifests = {name: open_bundle(folder / name) for name in names}
@@ -109,7 +109,7 @@ def add(
     process.prepare()
     folder = folder.resolve()  # a symbolic link to the folder stays a link
     reports: list[Report] = []
-    with staged(folder, unchanged) as staging:
+    with staged(folder, check) as staging:
         link(folder, staging)
         for name, manifest in lacking.items():
             (staging / name / MANIFEST).unlink()  # writing through a link would change the file of the old bundle
@@ -193,17 +193,3 @@ def _named(method: Path, report: Report) -> Report:
         return report
     rows = tuple(replace(row, target=f"{method.name}/{row.target}") for row in report.rows)
     return Report(rows, {f"{method.name}: {case}": why for case, why in report.untried.items()})
-
-
-def _unchanged(folder: Path) -> Callable[[Path], None]:
-    """Returns a check that a bundle may be replaced: no other process has replaced it since this call."""
-    before = read_plain(folder / MANIFEST) if is_plain(folder / MANIFEST) else b""
-
-    def check(path: Path) -> None:
-        check_replaceable(path)
-        if read_plain(path / MANIFEST) != before:
-            raise FileError(
-                "another process has changed the bundle in the meantime", where=str(path), fix="run the command again"
-            )
-
-    return check

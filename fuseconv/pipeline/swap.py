@@ -16,6 +16,7 @@ from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.bundle.packages import Package
+from fuseconv.bundle.replaced import unchanged
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError, UnsupportedError
@@ -120,9 +121,10 @@ def swap(
         UnsupportedError: the bundle was written without its original program, a target does not run on this machine,
             the adapter is of another kind, or the bundle calls ops of a rule pack that `rules` does not load.
         ParityError: a target's outputs differ from the original program's on the new weights. Nothing is written.
-        FileError: the bundle cannot be written.
+        FileError: the bundle cannot be written, or another process has replaced it in the meantime.
     """
     folder, path = Path(bundle).resolve(), Path(weights)
+    check = unchanged(folder, check_replaceable)  # before the bundle is read
     if has_methods(folder):
         return _swap_methods(folder, path, adapter, output, rules, trust, progress)
     manifest = open_bundle(folder)
@@ -152,8 +154,9 @@ def swap(
     with progress("reference"):
         references = refer(program, [reference.case for reference in old])
     plan = read_plan(folder / PLAN).untested()
-    with staged(target, check_replaceable) as staging:
+    with staged(target, check) as staging:
         link(folder, staging)
+        check(folder)
         for name in (MANIFEST, REFERENCE, PLAN):
             (staging / name).unlink()
         (staging / PLAN).write_text(plan.to_json(), encoding="utf-8")
@@ -201,13 +204,14 @@ def _swap_methods(
 
     A target is named `METHOD/TARGET`.
     """
+    check = unchanged(folder, check_replaceable)
     manifest = open_methods(folder)
     target = Path(output) if output is not None else folder
     check_outside(target, folder)
     kept: list[str] = []
     written: list[str] = []
     left_out: list[str] = []
-    with staged(target, check_replaceable) as staging:
+    with staged(target, check) as staging:
         for name in manifest.methods:
             new = method_folder(staging, name)
             how: dict[str, Any] = {"rules": rules, "trust": trust, "progress": progress}
@@ -215,6 +219,7 @@ def _swap_methods(
             kept += [f"{name}/{one}" for one in done.kept]
             written += [f"{name}/{one}" for one in done.written]
             left_out += done.left_out
+        check(folder)
         with progress("join weights"):
             join(staging, manifest.methods, manifest.generation)
         report = verify(staging, progress=progress)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import torch
 from fuseconv.bundle.generation import Generation
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.bundle.methods import MethodsManifest, has_methods, method_folder, open_methods
+from fuseconv.bundle.replaced import unreplaced
 from fuseconv.errors import ContractError, UsageError
-from fuseconv.runtime import model
 from fuseconv.runtime.choosing_tokens import Choice
 from fuseconv.runtime.cuda_graphs import Choice as GraphChoice
 from fuseconv.runtime.generation import generate
-from fuseconv.runtime.model import Model, check_signature, load_chosen
+from fuseconv.runtime.model import Model, check_signature, load_chosen, warn_passed_over
 from fuseconv.weights.table import sharing_weights
 
 
@@ -31,6 +33,7 @@ class Methods:
         self.methods = dict(methods)
         self._manifest = manifest
         self._folder = folder
+        self._swapping = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         """Returns the model of a method."""
@@ -117,8 +120,10 @@ class Methods:
         ends = self.generation.eos if eos is None else [eos] if isinstance(eos, int) else eos
         generator = None if seed is None else torch.Generator(first.device).manual_seed(seed)
         choice = Choice(sample, temperature, top_k, top_p, tuple(self.generation.suppress))
+        with self._swapping:
+            methods = {name: copy(one) for name, one in self.methods.items()}  # with the weights that they have now
         return generate(
-            self.methods,
+            methods,
             self.generation,
             inputs,
             choice,
@@ -128,13 +133,21 @@ class Methods:
         )
 
     def swap(self, bundle: str | Path) -> None:
-        """Replaces the weights of each method, one after the other, with the weights of another bundle.
+        """Replaces the weights of all methods at once with the weights of another bundle.
+
+        A call of `generate`, from any thread, uses either only the old or only the new weights.
 
         Raises:
             UsageError: the bundle does not exist, or has different methods, targets or contracts.
-            FuseconvError: a method of the bundle does not load. Methods that were already swapped keep the new weights.
+            FuseconvError: a method of the bundle does not load. Every method keeps its weights.
         """
         folder = Path(bundle).absolute()
+        fresh = unreplaced(folder, lambda: self._with_weights(folder))
+        with self._swapping:
+            for name, one in fresh.items():
+                self.methods[name].adopt(one)
+
+    def _with_weights(self, folder: Path) -> dict[str, Model]:
         if not has_methods(folder) or open_methods(folder).methods != list(self.methods):
             raise UsageError(
                 f"the bundle does not have the methods {', '.join(self.methods)}",
@@ -142,8 +155,7 @@ class Methods:
                 fix="give a bundle that `fuseconv swap` wrote from the loaded bundle",
             )
         with sharing_weights():
-            for name, one in self.methods.items():
-                one.swap(method_folder(folder, name))
+            return {name: one.with_weights(method_folder(folder, name)) for name, one in self.methods.items()}
 
 
 def load(
@@ -200,15 +212,21 @@ def load(
         torch.Size([2, 4])
     """
     folder = Path(bundle).absolute()
-    check_signature(folder, signer)
+    how = (target, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+    loaded = unreplaced(folder, lambda: _load(folder, *how))
+    for one in loaded.methods.values() if isinstance(loaded, Methods) else (loaded,):
+        warn_passed_over(one)
+    return loaded
+
+
+def _load(folder: Path, target: str | None, *how: Any) -> Model | Methods:
+    check_signature(folder, how[-1])
     if not has_methods(folder):
-        return model.load(folder, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
+        return load_chosen(folder, open_bundle(folder), target, *how)
     manifest = open_methods(folder)
-
-    def loaded(method: Path) -> Model:
-        own = open_bundle(method, shared=False)
-        return load_chosen(method, own, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
-
     with sharing_weights():
-        methods = {name: loaded(method_folder(folder, name)) for name in manifest.methods}
+        methods = {
+            name: load_chosen(own := method_folder(folder, name), open_bundle(own, shared=False), target, *how)
+            for name in manifest.methods
+        }
     return Methods(manifest, methods, folder)

@@ -17,6 +17,7 @@ from fuseconv.bundle.manifest import (
 )
 from fuseconv.bundle.methods import weights_folder
 from fuseconv.bundle.packages import Package
+from fuseconv.bundle.replaced import unreplaced
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.ops.library import PLUGINS
@@ -130,7 +131,11 @@ class Model:
             UsageError: the bundle does not exist, does not have the target, or has a different contract.
             FuseconvError: the bundle does not load, as for `load`. The model is unchanged.
         """
-        self._runner = self.with_weights(bundle)._runner  # one atomic assignment: a call reads `_runner` once
+        self.adopt(self.with_weights(bundle))
+
+    def adopt(self, fresh: Model) -> None:
+        """Takes over the weights of a model that `with_weights` returned."""
+        self._runner = fresh._runner  # one atomic assignment: a call reads `_runner` once
 
     def with_weights(self, bundle: str | Path) -> Model:
         """Loads another bundle with the same target and options, and returns it as a new model.
@@ -140,6 +145,9 @@ class Model:
             FuseconvError: the bundle does not load, as for `load`.
         """
         folder = Path(bundle).absolute()
+        return unreplaced(folder, lambda: self._with_weights(folder))
+
+    def _with_weights(self, folder: Path) -> Model:
         check_signature(folder, self._loaded.get("signer"))
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
@@ -193,7 +201,9 @@ def load(
     """
     folder = Path(bundle).absolute()
     options = (device, cuda_graphs, cuda_graphs_memory, warm_seconds, signer)
-    return load_chosen(folder, open_bundle(folder), target, *options)
+    model = load_chosen(folder, open_bundle(folder), target, *options)
+    warn_passed_over(model)
+    return model
 
 
 def check_signature(folder: Path, signer: str | Path | None) -> None:
@@ -210,14 +220,19 @@ def check_signature(folder: Path, signer: str | Path | None) -> None:
 def load_chosen(folder: Path, manifest: Manifest, wanted: str | None, *options: Any) -> Model:
     """Loads the wanted target, or the default target if `wanted` is None, of a bundle that `open_bundle` has checked.
 
-    Warns if a preferred target was passed over. The options and errors are those of `load_target`.
+    The options and errors are those of `load_target`.
     """
     target, passed_over = (wanted, {}) if wanted is not None else default_target(manifest, folder)
     model = load_target(folder, manifest, choose_target(manifest, target, folder), *options)
-    for name, reason in passed_over.items():
-        warnings.warn(f"{reason}; the target {target} is loaded instead of {name}", RuntimeWarning, stacklevel=4)
     model.passed_over = passed_over
     return model
+
+
+def warn_passed_over(model: Model) -> None:
+    """Warns the caller of the calling function if a preferred target was passed over."""
+    for name, reason in model.passed_over.items():
+        text = f"{reason}; the target {model.target} is loaded instead of {name}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def load_target(

@@ -17,9 +17,10 @@ from safetensors import safe_open
 
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import REFERENCE
+from fuseconv.bundle.replaced import unreplaced
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UpstreamError
-from fuseconv.runtime.model import check_signature, load
+from fuseconv.runtime.model import Model, check_signature, load
 from fuseconv.runtime.rows import batched
 from fuseconv.serving.datatypes import DATATYPES, check_servable, datatype_in_file, no_datatype
 from fuseconv.serving.json_tensors import Array
@@ -76,20 +77,25 @@ class Engine:
                 tensor.
         """
         self._signer = signer
-        self._check_signature(bundle)
-        model = load(bundle, target=target, device=device)
-        check_servable(model.contract, str(bundle))
+
+        def read() -> tuple[Model, tuple[Described, ...], list[torch.Tensor], str]:
+            self._check_signature(bundle)
+            model = load(bundle, target=target, device=device)
+            check_servable(model.contract, str(bundle))
+            outputs = described_outputs(bundle, model.contract)
+            return model, outputs, _given_inputs(bundle, model.contract), _version(bundle)
+
+        model, self.outputs, inputs, version = unreplaced(bundle, read)
         self.bundle = bundle
         self.contract: Contract = model.contract
         self.target = model.target
-        self.outputs = described_outputs(bundle, model.contract)
-        self._loaded = (model, _version(bundle))  # one tuple, so that a swap is atomic
+        self._loaded = (model, version)  # one tuple, so that a swap is atomic
         buckets = model.contract.buckets
         has = (False,) * len(model.contract.inputs) if buckets is None else batched(model.contract, buckets)
         self._has_rows = has
         self._gives_rows = tuple(buckets is not None and name in buckets.outputs for name in model.contract.outputs)
         self._broken: FuseconvError | None = None
-        model(*_given_inputs(bundle, model.contract))
+        model(*inputs)
 
     @property
     def version(self) -> str:
@@ -156,11 +162,15 @@ class Engine:
             RefusedError: the engine has a signer who did not sign exactly the files of the bundle.
             FuseconvError: the bundle does not load, as for `Model.swap`. The weights are unchanged.
         """
+        fresh, inputs, version = unreplaced(bundle, lambda: self._fresh(bundle))
+        fresh(*inputs)
+        self._loaded = (fresh, version)
+        self.bundle = bundle
+
+    def _fresh(self, bundle: Path) -> tuple[Model, list[torch.Tensor], str]:
         self._check_signature(bundle)
         fresh = self._loaded[0].with_weights(bundle)
-        fresh(*_given_inputs(bundle, fresh.contract))
-        self._loaded = (fresh, _version(bundle))
-        self.bundle = bundle
+        return fresh, _given_inputs(bundle, fresh.contract), _version(bundle)
 
     def _check_signature(self, bundle: Path) -> None:
         """Checks the signature of a bundle, or of the bundle that a method belongs to, if the engine has a signer."""

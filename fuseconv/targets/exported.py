@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Collection
@@ -23,6 +24,10 @@ SPEC = TargetSpec(
     in_place=True,
     python_only="torch.export programs can be loaded only in Python",
 )
+
+
+_LOADING = threading.Lock()
+"""Held while an archive is loaded: torch keeps the state of its reader in a global variable."""
 
 
 def check_machine(device: str) -> None:
@@ -99,7 +104,7 @@ def load(path: Path, device: str) -> Runner:
     from fuseconv.targets.artifact import attach, release
     from fuseconv.weights.table import weights_of_artifact
 
-    with warnings.catch_warnings():
+    with _LOADING, warnings.catch_warnings():
         # torch 2.11 warns that weights read from bytes are not writable. Nothing writes to them.
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         module = torch.export.load(str(path)).module(check_guards=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,20 @@ def test_a_killed_run_leaves_the_old_folder_and_the_next_run_removes_its_leftove
     assert len(names(tmp_path)) == 2
     put(tmp_path / "out", "new")
     assert (tmp_path / "out" / "sub" / "a").read_text() == "new"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_folder_that_another_machine_fills_stays_until_it_is_a_day_old(tmp_path: Path) -> None:
+    other = tmp_path / ".out.staging-0a1b2c3d-00000000"  # no lock of another machine is seen on NFS
+    (other / "sub").mkdir(parents=True)
+    put(tmp_path / "out", "one")
+    assert names(tmp_path) == [other.name, "out"]
+    hours = time.time() - 25 * 3600
+    os.utime(other, (hours, hours))
+    put(tmp_path / "out", "two")
+    assert names(tmp_path) == [other.name, "out"]  # what is in it has changed since
+    os.utime(other / "sub", (hours, hours))
+    put(tmp_path / "out", "three")
     assert names(tmp_path) == ["out"]
 
 

@@ -1,12 +1,14 @@
 """A Hugging Face folder of a model that generates becomes a bundle that generates the same tokens."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support import generating
 
 import fuseconv
@@ -14,6 +16,7 @@ from fuseconv.capture.capture import capture
 from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.pipeline.swap import swap
 from fuseconv.runtime.methods import Methods
 from fuseconv.sources import Options, read
 from fuseconv.sources.generating import cache_length, read_generation
@@ -37,6 +40,33 @@ def test_the_bundle_generates_the_tokens_of_the_model(bundle: Path, generating_f
     assert torch.equal(
         found, generating.page_model(generating_folder).generate(**inputs, max_new_tokens=12, do_sample=False)
     )
+
+
+def test_each_generation_has_the_tokens_of_the_old_or_the_new_weights(
+    bundle: Path, folder: Path, tmp_path: Path
+) -> None:
+    old = load_file(folder / "model.safetensors")
+    save_file({name: tensor.flip(0).contiguous() for name, tensor in old.items()}, tmp_path / "new.safetensors")
+    new = swap(bundle, tmp_path / "new.safetensors", output=tmp_path / "new.fuseconv").bundle
+    inputs, how = generating.inputs_of("llama"), {"max_new_tokens": 12, "eos": []}
+    both = [fuseconv.load(one, target="torchscript").generate(**inputs, **how) for one in (bundle, new)]  # type: ignore[union-attr, arg-type]
+    assert not torch.equal(*both)
+    model, ended = fuseconv.load(bundle, target="torchscript"), threading.Event()
+    assert isinstance(model, Methods)
+
+    def generate() -> int:
+        seen = set()
+        while not ended.is_set():
+            tokens = model.generate(**inputs, **how)
+            seen.add([torch.equal(tokens, one) for one in both].index(True))
+        return len(seen)
+
+    with ThreadPoolExecutor(3) as pool:
+        threads = [pool.submit(generate) for _ in range(3)]
+        for one in [new, bundle] * 4:
+            model.swap(one)
+        ended.set()
+        assert max(thread.result() for thread in threads) == 2
 
 
 def test_the_contract_declares_the_state(bundle: Path) -> None:

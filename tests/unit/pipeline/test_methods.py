@@ -109,6 +109,11 @@ def test_new_weights_are_given_to_all_methods(
             model.swap(tmp_path / "new.fuseconv")
         torch.testing.assert_close((new.encode(x), new.decode(z)), expected)
     assert len(list((tmp_path / "new.fuseconv").rglob("weights.safetensors"))) == 1
+    before = loaded(done.bundle)
+    (tmp_path / "new.fuseconv/methods/decode/export/model.pt2").unlink()
+    with pytest.raises(RefusedError, match=r"export/model\.pt2 is missing"):
+        before.swap(tmp_path / "new.fuseconv")
+    torch.testing.assert_close(before.encode(x), Autoencoder().encode(x))  # no method has the new weights
 
 
 def test_a_bundle_without_the_methods_is_not_swapped(done: MethodsConversion) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import threading
+import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 
@@ -18,10 +22,12 @@ from support.heads import Heads, archive
 from support.shared import made_once
 from torch import Tensor
 
+import fuseconv
 from fuseconv import cli
 from fuseconv.bundle.files import MANIFEST
-from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.errors import FuseconvError, ParityError, RefusedError, UnsupportedError, UsageError
+from fuseconv.bundle.manifest import check_replaceable, open_bundle, seal
+from fuseconv.bundle.staging import staged
+from fuseconv.errors import FileError, FuseconvError, ParityError, RefusedError, UnsupportedError, UsageError
 from fuseconv.matching.steps import read_plan
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.swap import swap
@@ -185,6 +191,47 @@ def test_a_target_that_differs_with_the_new_weights_is_an_error(narrow: Path, tm
     with pytest.raises(ParityError, match="with the new weights, output output_0 of the target export differs"):
         swap(copy, weights(1, tmp_path / "w.safetensors"))
     assert hashes(copy) == before
+
+
+def test_a_bundle_that_another_process_replaces_meanwhile_is_not_overwritten(narrow: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy.fuseconv"))
+    replaced: list[bytes] = []
+
+    def progress(step: str) -> nullcontext[None]:
+        if step == "verify":
+            seal(copy, open_bundle(copy).model_copy(update={"mismatch": True}))
+            replaced.append((copy / MANIFEST).read_bytes())
+        return nullcontext()
+
+    with pytest.raises(FileError, match="another process has changed the bundle in the meantime"):
+        swap(copy, weights(1, tmp_path / "w.safetensors"), progress=progress)
+    assert replaced == [(copy / MANIFEST).read_bytes()]
+
+
+@pytest.mark.parametrize("target", ["export", "torchscript", "onnx"])
+def test_a_bundle_that_is_replaced_while_threads_load_it_is_wholly_old_or_new(
+    target: str, heads: Path, other: Path, tmp_path: Path
+) -> None:
+    current, x = tmp_path / "current.fuseconv", torch.randn(2, 5, 16)
+    expected = [load(bundle, target)(x) for bundle in (heads, other)]
+    shutil.copytree(heads, current)
+    seen, ended = Counter[int](), threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            outputs = fuseconv.load(current, target)(x)
+            seen[[torch.equal(outputs, one) for one in expected].index(True)] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read) for _ in range(4)]
+        for bundle in [other, heads] * 3:
+            with staged(current, check_replaceable) as staging:
+                shutil.copytree(bundle, staging, dirs_exist_ok=True)
+            time.sleep(0.4)
+        ended.set()
+        for one in readers:
+            one.result()
+    assert sum(seen.values()) > 0
 
 
 def adapter(folder: Path, *, config: Mapping[str, object] = {}, **tensors: Tensor) -> Path:
