@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and docs/search.md from bench/results: each number is one of a run.
+"""Writes the tables of the pages below from bench/results: each number is one of a run.
 
     python bench/render.py
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "search.md")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("performance", "search", "bundle", "serving"))
 RESULTS = ROOT / "bench" / "results"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PEERS = ("eager", "compile", "max_autotune")
@@ -56,6 +56,10 @@ def table(marker: str) -> Iterator[str]:
         yield from serving_lines(rows)
     elif "of_bare" in rows[0]:
         yield from convolution_lines(rows)
+    elif "bundle" in rows[0]:
+        yield from weights_lines(rows)
+    elif "server" in rows[0]:
+        yield from load_lines(rows)
     elif "model" in rows[0]:
         yield from model_lines(rows)
     elif "issue_percent" in rows[0]:
@@ -93,6 +97,26 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
         figures = [f"{one:.2f}x" if one else "" for one in nearest]
         cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+
+
+def weights_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line per bundle, with its size and the memory of its conversion, and a line per target, as it loads."""
+    yield "| model | bundle | target | bundle MB | conversion MB | load ms | private MB | second process adds MB |"
+    yield "|---|---|---|" + "--:|" * 5
+    keys = ("bundle_mb", "peak_anon_mb", "load_ms", "anon_mb", "second_process_mb")
+    for row in rows:
+        names = [row[key] for key in ("model", "bundle", "target")]
+        yield f"| {' | '.join([*names, *(str(row.get(key, '')) for key in keys)])} |"
+
+
+def load_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line per server under load: what was lost, wrong or sent again, and the latencies."""
+    yield "| server | requests | requests/s | replicas killed | lost | wrong | sent again | p50 ms | p99 ms | waiting |"
+    yield "|---|" + "--:|" * 9
+    for row in rows:
+        keys = ("requests", "requests_per_s", "killed", "lost", "wrong", "retried", "p50_ms", "p99_ms")
+        waiting = " to ".join(f"{one:.1f}" for one in row.get("waiting", []))
+        yield f"| {' | '.join([row['server'], *(str(row.get(key, '')) for key in keys), waiting])} |"
 
 
 def serving_lines(rows: Sequence[Row]) -> Iterator[str]:

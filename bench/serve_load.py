@@ -1,7 +1,10 @@
-"""Puts `fuseconv serve --local` under load and compares every answer with a direct call of the model.
+"""Puts a server under load and compares every answer with a direct call of the model.
 
     fuseconv convert MODEL --target torchscript --bucket batch=1,2,4,8,16,32 -o demo.fuseconv
-    python bench/serve_load.py demo.fuseconv bench/results/cpu_serve.json
+    python bench/serve_load.py demo.fuseconv bench/results/cpu_serve.json [--server local|ray|triton]
+
+`local` is `fuseconv serve --local`, one process. `ray` has two replicas on Ray Serve, and `triton` two instances of
+tritonserver's Python backend; in the middle of the load, one of the two is killed.
 
 MODEL is the one of `fuseconv demo`. There are 64 requests of 1 to 4 rows of 4, 8, 12 or 16 tokens, in random order.
 
@@ -11,8 +14,9 @@ MODEL is the one of `fuseconv demo`. There are 64 requests of 1 to 4 rows of 4, 
   rows per second of processor time, which other processes of the machine affect less.
 - `load`: requests arrive at random times (a Poisson process) at 0.8 of the requests/s of the slowest round of
   `saturated`, whether or not earlier ones are answered. `lost` have no answer or an error, `wrong` differ from
-  the direct call by more than the tolerance table allows (docs/numerics.md). Latencies are from the arrival to the last
-  byte of the answer.
+  the direct call by more than the tolerance table allows (docs/numerics.md). A request without an answer is sent again,
+  at most twice; `retried` counts these. Latencies are from the arrival to the last byte of the answer. `waiting` is how
+  many processes of the machine wanted to run (the load average), before and after.
 """
 
 from __future__ import annotations
@@ -22,12 +26,9 @@ import asyncio
 import json
 import os
 import random
-import re
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from typing import Any
 import aiohttp
 import torch
 from record import machine, write
+from servers import SERVERS, Server
 
 from fuseconv.contract.inputs import draw
 from fuseconv.numerics.tolerance import compare
@@ -52,6 +54,7 @@ ROWS, TOKENS = (1, 2, 3, 4), (4, 8, 12, 16)
 LIMIT = 32
 CLIENTS = 48
 SHARE = 0.8
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,20 @@ class Asked:
 
 @dataclass
 class Seen:
-    """What clients saw: the latency of each answer in seconds, the answers, and how many requests had none."""
+    """What clients saw: latencies in seconds, the answers, and how many requests had no answer, or not at once."""
 
     latencies: list[float] = field(default_factory=list)
     answers: list[tuple[Asked, bytes, str | None]] = field(default_factory=list)
     lost: int = 0
+    retried: int = 0
 
     def wrong(self) -> int:
         """Returns how many answers differ from the direct call. They are compared when nothing is timed any more."""
-        return sum(not _is_right(*answer) for answer in self.answers)
+        known: dict[tuple[int, bytes, str | None], bool] = {}  # many answers have the same bytes
+        for one, content, length in self.answers:
+            if (id(one), content, length) not in known:
+                known[id(one), content, length] = _is_right(one, content, length)
+        return sum(not known[id(one), content, length] for one, content, length in self.answers)
 
 
 def _is_right(one: Asked, content: bytes, header_length: str | None) -> bool:
@@ -114,35 +122,6 @@ def bare(model: Model, stream: Sequence[Asked]) -> float:
     return sum(one.rows for one in stream) / (time.perf_counter() - begun)
 
 
-@contextmanager
-def server(bundle: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Serves the bundle in a process of its own. Its summary is in the dict when the context has ended."""
-    command = [sys.executable, "-m", "fuseconv", "serve", f"demo={bundle}", "--local", "--port", "0", "--json"]
-    command += ["--queue", "10000", "--timeout", "120"]  # what is late because of other processes is not lost
-    summary: dict[str, Any] = {}
-    with (
-        tempfile.NamedTemporaryFile("w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,  # noqa: S603
-    ):
-        while (found := re.search(r"http://[\d.]+:\d+", Path(log.name).read_text())) is None:
-            if process.poll() is not None:
-                raise SystemExit(f"the server did not start: {Path(log.name).read_text()}")
-            time.sleep(0.1)
-        summary["pid"] = process.pid
-        try:
-            yield found[0], summary
-        finally:
-            process.send_signal(signal.SIGTERM)
-            out, _ = process.communicate()
-            summary.update(json.loads(out)["result"]["models"]["demo"])
-
-
-def cpu_seconds(pid: int) -> float:
-    """Returns the processor time that a process has taken so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Client:
     """Sends requests and keeps the answers."""
 
@@ -154,15 +133,19 @@ class Client:
     async def ask(self, one: Asked) -> None:
         """Sends a request."""
         begun = time.perf_counter()
-        try:
-            async with self._session.post(self._url, data=one.body.content, headers=one.body.headers) as answer:
-                content = await answer.read()
-                answer.raise_for_status()
-        except aiohttp.ClientError:
-            self.seen.lost += 1
-            return
-        self.seen.latencies.append(time.perf_counter() - begun)
-        self.seen.answers.append((one, content, answer.headers.get(HEADER_LENGTH)))
+        for tried in range(1, TRIES + 1):
+            try:
+                async with self._session.post(self._url, data=one.body.content, headers=one.body.headers) as answer:
+                    content = await answer.read()
+                    answer.raise_for_status()
+            except (aiohttp.ClientError, TimeoutError):
+                self.seen.retried += tried == 1
+                await asyncio.sleep(tried)
+            else:
+                self.seen.latencies.append(time.perf_counter() - begun)
+                self.seen.answers.append((one, content, answer.headers.get(HEADER_LENGTH)))
+                return
+        self.seen.lost += 1
 
 
 @contextmanager
@@ -190,18 +173,21 @@ async def saturate(url: str, stream: Sequence[Asked]) -> tuple[float, Seen]:
         return sum(one.rows for one in stream) / (time.perf_counter() - begun), client.seen
 
 
-async def arrive(url: str, stream: Sequence[Asked], rate: float) -> Seen:
-    """Sends requests at random times, `rate` per second."""
+async def arrive(server: Server, stream: Sequence[Asked], rate: float) -> tuple[Seen, int]:
+    """Sends requests at random times, `rate` per second, and kills a replica, if there is one, in the middle."""
     chance = random.Random(1)  # noqa: S311 - traffic, not a secret
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        client = Client(session, url)
+        client, killed = Client(session, server.url), 0
         at, begun, tasks = 0.0, time.perf_counter(), []
-        for one in stream:
+        for number, one in enumerate(stream):
+            if number == len(stream) // 2 and (replicas := server.replicas()):
+                os.kill(replicas[0], signal.SIGKILL)
+                killed += 1
             at += chance.expovariate(rate)
             await asyncio.sleep(begun + at - time.perf_counter())
             tasks.append(asyncio.create_task(client.ask(one)))
         await asyncio.gather(*tasks)
-        return client.seen
+        return client.seen, killed
 
 
 def main() -> int:
@@ -211,34 +197,40 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--server", choices=SERVERS, default="local")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     model = load(arguments.bundle, target="torchscript")
     every = requests_of(model)
     chance = random.Random(0)  # noqa: S311 - traffic, not a secret
-    few = chance.choices(every, k=max(arguments.requests // 10, CLIENTS))
+    few = chance.choices(every, k=max(arguments.requests // 20, CLIENTS))
     stream = chance.choices(every, k=arguments.requests)
     rounds, lost, wrong = [], 0, 0
-    with quiet_collector(), server(arguments.bundle) as (url, summary):
+    waiting = [os.getloadavg()[0]]
+    with quiet_collector(), SERVERS[arguments.server](arguments.bundle) as server:
         for _ in range(arguments.rounds):
             before = time.process_time()
             alone, taken = bare(model, few), time.process_time() - before
-            before = cpu_seconds(summary["pid"])
-            answered, seen = asyncio.run(saturate(url, few))
+            before = server.cpu_seconds()
+            answered, seen = asyncio.run(saturate(server.url, few))
             lost, wrong = lost + seen.lost, wrong + seen.wrong()
-            by_cpu = taken / (cpu_seconds(summary["pid"]) - before)
+            by_cpu = taken / (server.cpu_seconds() - before)
             figures = {"bare_rows_per_s": alone, "server_rows_per_s": answered, "of_bare_by_cpu": by_cpu}
             rounds.append({name: round(figure, 3) for name, figure in figures.items()})
             print(rounds[-1], file=sys.stderr, flush=True)
         capacity = min(one["server_rows_per_s"] for one in rounds) * len(few) / sum(x.rows for x in few)
+        waiting.append(os.getloadavg()[0])
         begun = time.perf_counter()
-        seen = asyncio.run(arrive(url, stream, SHARE * capacity))
+        seen, killed = asyncio.run(arrive(server, stream, SHARE * capacity))
         seconds = time.perf_counter() - begun
+        waiting.append(os.getloadavg()[0])
+        replicas = len(server.replicas())
     cuts = [1000 * cut for cut in statistics.quantiles(seen.latencies, n=100)]
     ratios = [one["server_rows_per_s"] / one["bare_rows_per_s"] for one in rounds]
     rows: list[dict[str, Any]] = [
         {
+            "server": arguments.server,
             "measure": "saturated",
             "requests": len(few) * arguments.rounds,
             "clients": CLIENTS,
@@ -247,21 +239,29 @@ def main() -> int:
             "of_bare": round(statistics.median(ratios), 3),
             "of_bare_by_cpu": statistics.median(one["of_bare_by_cpu"] for one in rounds),
             "rounds": rounds,
+            "waiting": waiting[:2],
         },
         {
+            "server": arguments.server,
             "measure": "load",
             "requests": len(stream),
             "requests_per_s": round(len(stream) / seconds, 1),
             "share_of_capacity": SHARE,
             "lost": seen.lost,
             "wrong": seen.wrong(),
+            "retried": seen.retried,
+            "killed": killed,
+            "replicas_after": replicas,
             "p50_ms": round(cuts[49], 1),
             "p99_ms": round(cuts[98], 1),
-            "rows_per_batch": round(summary["rows"] / summary["batches"], 2),
+            "worst_ms": round(1000 * max(seen.latencies), 1),
+            "waiting": waiting[1:],
         },
     ]
-    about = machine("cpu", ("starlette", "uvicorn", "aiohttp", "orjson"))
-    write(arguments.out, rows, about, ("measure",))
+    if summary := server.summary:
+        rows[1]["rows_per_batch"] = round(summary["rows"] / summary["batches"], 2)
+    about = machine("cpu", ("starlette", "uvicorn", "aiohttp", "orjson", "ray", "nvidia-pytriton"))
+    write(arguments.out, rows, about, ("server", "measure"))
     print(json.dumps(rows, indent=1))
     return int(any(row["lost"] or row["wrong"] for row in rows))
 

@@ -1,10 +1,12 @@
 """The weights of a bundle: its size, load times, and memory of one and two processes, with and without the store.
 
-    python bench/weights.py OUT.json [--folder SCRATCH]
+    python bench/weights.py OUT.json [--model NAME ...] [--target NAME ...] [--folder SCRATCH]
 
-Converts the model of `make demo` twice: with every target self-contained, which is how bundles were before the store,
-and with the store. Then swaps weights, in a bundle and under calls of 8 threads. Every figure of a load is the median
-of fresh processes; memory is from /proc/self/smaps. A page of a file that several processes map counts in equal shares.
+Converts each model twice: with every target self-contained, which is how bundles were before the store, and with the
+store. Each conversion has the memory that its processes together held at most. Then swaps the weights of the model of
+`make demo`, in a bundle and under calls of 8 threads. Every figure of a load is the median of fresh processes, with the
+files in the page cache; memory is from /proc/self/smaps. A page of a file that several processes map counts in equal
+shares.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peak_memory import peak_of
 from record import Row, machine, write
 from safetensors.torch import load_file, save_file
+from weights_models import DEMO, MODELS
 
 from fuseconv.bundle.manifest import read_manifest
-from fuseconv.commands.demonstration import model_folder
 from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
-from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.swap import swap
 from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS
@@ -139,25 +141,37 @@ def second_process(bundle: Path, target: str) -> float:
     return round(sum(both) - alone - base, 1)
 
 
-def measure(name: str, bundle: Path) -> list[Row]:
+def converted(model: Path, bundle: Path, targets: list[str], contained: bool) -> Row:
+    """Converts a model in a process of its own. Returns the time, and the memory of its processes at its peak."""
+    words = [sys.executable, "-m", "fuseconv", "convert", str(model), "-o", str(bundle), "-q"]
+    words += [word for target in targets for word in ("--target", target)]
+    words += [word for target in targets if contained for word in ("--self-contained", target)]
+    start = time.perf_counter()
+    peak = peak_of(words)
+    return {"convert_s": round(time.perf_counter() - start, 1), **peak}
+
+
+def measure(model: str, name: str, bundle: Path) -> list[Row]:
     """Returns the rows of a bundle."""
     manifest = read_manifest(bundle)
     stored = (STORE, "original/") if name == "self-contained" else ()  # what a bundle before the store did not have
     size = sum(file.size for path, file in manifest.files.items() if not path.startswith(stored)) / 1e6
-    rows: list[Row] = [{"bundle": name, "target": "all", "bundle_mb": round(size, 1)}]
+    known = {"model": model, "bundle": name}
+    rows: list[Row] = [{**known, "target": "all", "bundle_mb": round(size, 1)}]
     for target in sorted(manifest.targets):
-        rows.append({"bundle": name, "target": target, **loads(bundle, target)})
+        rows.append({**known, "target": target, **loads(bundle, target)})
         rows[-1]["second_process_mb"] = second_process(bundle, target)
-    process = Process(bundle, "aoti", "torchscript")
-    second = process.read()[1]
-    process.end()
-    rows.append({"bundle": name, "target": "torchscript after aoti"} | _rounded(second))
+    if {"aoti", "torchscript"} <= set(manifest.targets):
+        process = Process(bundle, "aoti", "torchscript")
+        second = process.read()[1]
+        process.end()
+        rows.append({**known, "target": "torchscript after aoti"} | _rounded(second))
     return rows
 
 
 def swapped(bundle: Path, folder: Path) -> list[Row]:
     """Returns the row of a swap: its time, the errors of each target, and calls of 8 threads meanwhile."""
-    old = load_file(model_folder() / "model.safetensors")
+    old = load_file(MODELS[DEMO](folder) / "model.safetensors")
     generator = torch.Generator().manual_seed(0)
     noise = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in old.items()}
     new = {
@@ -167,7 +181,7 @@ def swapped(bundle: Path, folder: Path) -> list[Row]:
     save_file(new, folder / "new.safetensors")
     start = time.perf_counter()
     done = swap(bundle, folder / "new.safetensors", output=folder / "swapped.fuseconv")
-    row: Row = {"bundle": "swapped", "target": "all", "swap_s": round(time.perf_counter() - start, 1)}
+    row: Row = {"model": DEMO, "bundle": "swapped", "target": "all", "swap_s": round(time.perf_counter() - start, 1)}
     errors = {name: one["max_abs"] for name, one in done.report.to_json()["targets"].items()}
     for target in ("aoti", "onnx-plugin"):
         row[target] = {"max_abs": errors[target], **under_calls(bundle, done.bundle, target)}
@@ -207,19 +221,31 @@ def main() -> None:
     """Converts, measures and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS))
     parser.add_argument("--folder", type=Path, help="keep the bundles here, and use those that are there")
     options = parser.parse_args()
-    rows: list[Row] = []
+    targets = options.target or sorted(TARGETS)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
-        for name, contained in (("self-contained", sorted(TARGETS)), ("store", [])):
-            bundle = folder / f"{name}.fuseconv"
-            if not bundle.exists():
-                convert(model_folder(), output=bundle, self_contained=contained)
-            rows += measure(name, bundle)
-        shutil.rmtree(folder / "swapped.fuseconv", ignore_errors=True)
-        rows += swapped(folder / "store.fuseconv", folder)
-    write(options.out, rows, machine("cpu"), ("bundle", "target"))
+        for model in options.model or [DEMO]:
+            source = MODELS[model](folder)
+            for name in ("self-contained", "store"):
+                bundle = folder / f"{model}-{name}.fuseconv"
+                if not bundle.exists():
+                    made = converted(source, bundle, targets, name == "self-contained")
+                    keep(options.out, [{"model": model, "bundle": name, "target": "all", **made}])
+                keep(options.out, measure(model, name, bundle))
+        if DEMO in (options.model or [DEMO]):
+            shutil.rmtree(folder / "swapped.fuseconv", ignore_errors=True)
+            keep(options.out, swapped(folder / f"{DEMO}-store.fuseconv", folder))
+
+
+def keep(path: Path, rows: list[Row]) -> None:
+    """Prints rows, and writes them to the file."""
+    for row in rows:
+        print(row, flush=True)
+    write(path, rows, machine("cpu"), ("model", "bundle", "target"), lambda old, new: {**old, **new})
 
 
 if __name__ == "__main__":

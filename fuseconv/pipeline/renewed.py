@@ -87,7 +87,7 @@ class OldWeights:
 def _tables(folder: Path, manifest: Manifest) -> Iterator[Table]:
     """Yields the tables of the original program and of the artifacts, as far as they name only the weight store."""
     paths = [path for name, path in manifest.targets.items() if spec_of(name).runtime != "onnxruntime"]
-    for path in (ARTIFACT, *sorted(paths)):
+    for path in (ARTIFACT, *map(Path, sorted(paths))):
         if (table := Table.of(folder / path)) is not None and table.files == (STORE,):
             yield table
 

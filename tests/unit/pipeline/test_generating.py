@@ -48,8 +48,8 @@ def test_each_generation_has_the_tokens_of_the_old_or_the_new_weights(
     old = load_file(folder / "model.safetensors")
     save_file({name: tensor.flip(0).contiguous() for name, tensor in old.items()}, tmp_path / "new.safetensors")
     new = swap(bundle, tmp_path / "new.safetensors", output=tmp_path / "new.fuseconv").bundle
-    inputs, how = generating.inputs_of("llama"), {"max_new_tokens": 12, "eos": []}
-    both = [fuseconv.load(one, target="torchscript").generate(**inputs, **how) for one in (bundle, new)]  # type: ignore[union-attr, arg-type]
+    how: dict[str, Any] = {**generating.inputs_of("llama"), "max_new_tokens": 12, "eos": []}
+    both = [fuseconv.load(one, target="torchscript").generate(**how) for one in (bundle, new)]  # type: ignore[union-attr]
     assert not torch.equal(*both)
     model, ended = fuseconv.load(bundle, target="torchscript"), threading.Event()
     assert isinstance(model, Methods)
@@ -57,7 +57,7 @@ def test_each_generation_has_the_tokens_of_the_old_or_the_new_weights(
     def generate() -> int:
         seen = set()
         while not ended.is_set():
-            tokens = model.generate(**inputs, **how)
+            tokens = model.generate(**how)
             seen.add([torch.equal(tokens, one) for one in both].index(True))
         return len(seen)
 
