@@ -121,7 +121,8 @@ def on_ray(bundle: Path) -> Iterator[Server]:
     """Serves the bundle with two replicas on Ray Serve."""
     command = [sys.executable, "-m", "fuseconv", "serve", f"demo={bundle}", "--replicas", "2", "--port", str(PORT)]
     command += ["--queue", "10000", "--timeout", "120"]
-    with _started(command, {}, _url_in) as (_, url, mark):
+    busy = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
+    with _started(command, busy, _url_in) as (_, url, mark):  # by default a proxy that starts slowly is killed
         yield Server(url, mark, "ray::ServeReplica:fuseconv:Replica")
 
 
