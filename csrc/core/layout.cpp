@@ -153,16 +153,16 @@ bool is_channels_last(In tensor) {
   if (tensor.rank < 3 || tensor.rank > 5 || is_contiguous(tensor)) {
     return false;
   }
-  int64_t extent = 1;
+  int64_t extent = tensor.strides[1] * tensor.sizes[1];
   const auto follows = [&](int axis) {
     const int64_t size = tensor.sizes[axis], stride = tensor.strides[axis];
-    if (size != 1 && (stride < extent || (axis == 1 && stride != 1))) {
+    if (size != 1 && stride < extent) {
       return false;
     }
     extent = size == 1 ? extent : stride * size;
     return true;
   };
-  bool all = follows(1);
+  bool all = tensor.sizes[1] == 1 || tensor.strides[1] == 1;
   for (int axis = tensor.rank - 1; axis >= 2; --axis) {
     all = all && follows(axis);
   }

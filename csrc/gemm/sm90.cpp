@@ -75,6 +75,9 @@ bool aligned(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
 }
 
+// Returns whether TMA can write y: its rows start at multiples of 16 bytes, and no box has columns of two groups.
+bool is_written_by_map(const Problem& p) { return aligned(p.y, p.y_stride) && groups_of(p) == 1; }
+
 }  // namespace
 
 int encode(const Configuration& c) {
@@ -148,6 +151,9 @@ std::string refuses(const Problem& p) {
   if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.residual, p.residual_stride)) {
     return "x, weight or residual does not start, and step from row to row, at multiples of 16 bytes";
   }
+  if (p.residual != nullptr && !is_written_by_map(p)) {
+    return "TMA does not write y, and so loads no residual";
+  }
   if (p.is_convolution() && (p.windows.pixel_stride % 8 != 0 || p.windows.row_stride % 8 != 0 ||
                              p.windows.image_stride % 8 != 0 || p.weight_stride / p.windows.positions() % 8 != 0)) {
     return "pixels, or positions of the weight, do not start at multiples of 16 bytes";
@@ -156,8 +162,8 @@ std::string refuses(const Problem& p) {
     return "TMA does not support this padding, stride or dilation";
   }
   if (const Windows& w = p.windows; p.is_convolution() && w.groups > 1) {
-    if (w.height != 1 || w.y_height != 1 || w.kernel_height != 1) {
-      return "images of several rows have groups";
+    if (w.height != 1 || w.y_height != 1 || w.kernel_height != 1 || w.top != 0) {
+      return "images of several rows, or with padding above, have groups";
     }
     if (p.n / w.groups % 2 != 0) {
       return "groups have an odd number of columns";
@@ -188,9 +194,8 @@ void run(const Problem& p, const Configuration& c) {
           : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
   CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
                                  kernel.w_rows / w_parts, kDepth);
-  // TMA cannot write rows that do not start at multiples of 16 bytes, or the part of a box that belongs to one group.
   const int64_t groups = groups_of(p);
-  const bool by_map = aligned(p.y, p.y_stride) && groups == 1;
+  const bool by_map = is_written_by_map(p);
   if (groups > 1 && c.cluster_n > 1) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: the blocks of a cluster have other groups");
   }

@@ -34,18 +34,23 @@ def unreplaced(folder: Path, read: Callable[[], T]) -> T:
     Raises:
         FileError: the bundle was replaced during each of the calls.
     """
+    was_replaced, error = False, None
     for _ in range(_TRIES):
         before = _identity(folder)
         try:
             result = read()
-        except (FuseconvError, OSError):
+        except (FuseconvError, OSError) as caught:
+            error = caught
             is_replaced = previous(folder).exists()
             if before == _identity(folder) and (before is not None or not is_replaced):
                 raise
         else:
             if before == _identity(folder):
                 return result
+        was_replaced |= before != _identity(folder)
         time.sleep(_WAIT)
+    if error is not None and not was_replaced:  # whoever was to replace it has ended in between
+        raise error
     raise FileError(
         f"the bundle was replaced {_TRIES} times while it was read", where=str(folder), fix="replace it less often"
     )

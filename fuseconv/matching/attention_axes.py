@@ -1,9 +1,9 @@
 """Gives attention the four axes of PyTorch's attention kernels: batch, heads, positions and width.
 
-A model may have any number of axes before the positions: none for heads, or one each for windows, groups and heads.
-PyTorch has no kernels for these. It computes the scores, their softmax and the result one after the other, and for
-16-bit tensors in float32. Here, the axes before the positions become two. Axes that lie side by side in memory become
-one without a copy. Some kernels take masks with two or four axes only, so a mask with three gets another.
+A model may have more axes before the positions, one each for windows, groups and heads. PyTorch has no kernels for
+these. It computes the scores, their softmax and the result one after the other, and for 16-bit tensors in float32.
+Here, the axes before the positions become two. Axes that lie side by side in memory become one without a copy. Some
+kernels take masks with two or four axes only, so a mask with three gets another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def attention_axes(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
     for node in index.calls.get(_ATTENTION, ()):
         given = arguments(node)
         q, mask = given["query"].meta["val"], given["attn_mask"]
-        if q.dim() not in (2, 4) or (q.dim() == 4 and mask is not None and mask.meta["val"].dim() == 3):
+        if q.dim() > 4 or (q.dim() == 4 and mask is not None and mask.meta["val"].dim() == 3):
             try:
                 yield _match(index, rule, node, given)
             except Refused as problem:
@@ -50,8 +50,7 @@ def _match(index: Index, rule: Rule, node: Node, given: dict[str, Any]) -> Match
     if given["attn_mask"] is not None:
         captures["mask"] = given["attn_mask"]
     fakes = {name: one.meta["val"] for name, one in captures.items()}
-    axes = {1: _one_head, 2: _as_they_are}.get(len(leading[0]), _two_axes)
-    before, after = axes(fakes)
+    before, after = (_as_they_are if len(leading[0]) == 2 else _two_axes)(fakes)
     mask = "mask_" if "mask" in captures else "None"
     rest = f"{mask}, {float(given['dropout_p'])}, {given['is_causal']}, scale={given['scale']!r}"
     rest += ", enable_gqa=True" if given["enable_gqa"] else ""
@@ -64,15 +63,6 @@ def _match(index: Index, rule: Rule, node: Node, given: dict[str, Any]) -> Match
 def _as_they_are(_: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
     """Returns the lines before and after attention that add an axis to a mask with three axes."""
     return [*(f"{name}_ = {name}" for name in "qkv"), "mask_ = aten.unsqueeze.default(mask, 0)"], ["o = o_"]
-
-
-def _one_head(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Returns the lines before and after attention that add an axis for one head, and remove it from the result."""
-    before = [
-        "mask_ = mask" if name == "mask" and fake.dim() < 3 else f"{name}_ = aten.unsqueeze.default({name}, 1)"
-        for name, fake in fakes.items()
-    ]
-    return before, ["o = aten.select.int(o_, 1, 0)"]
 
 
 def _two_axes(fakes: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:

@@ -142,7 +142,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("far_from_zero", (image + 100, 3, weight, bias, 1e-5, "relu")),
         Sample("constant", (torch.ones_like(image), 3, weight, bias, 1e-5, "relu")),
         Sample("permuted", (draw.permuted(4, 12, 6, 5), 4, weight, bias, 1e-5, "silu")),
-        *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ACTIVATIONS),
+        *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ("none", "gelu", "mish")),
         *(
             Sample(f"channels_last_of_{groups}", (last(3, 24, 9, 5), groups, draw(24), None, 1e-5, "silu"))
             for groups in (1, 3, 8, 24)

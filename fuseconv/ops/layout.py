@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -13,13 +14,22 @@ def is_channels_last(x: Tensor) -> bool:
     """
     if x.dim() not in (3, 4, 5) or x.is_contiguous() or (x.shape[1] != 1 and x.stride(1) != 1):
         return False
-    extent = x.shape[1]
+    extent = x.stride(1) * x.shape[1]
     for dim in (*range(x.dim() - 1, 1, -1), 0):
-        if x.shape[dim] != 1:
-            if x.stride(dim) < extent:
+        if not _is_known(x.shape[dim] == 1):
+            if not _is_known(x.stride(dim) >= extent):
                 return False
             extent = x.stride(dim) * x.shape[dim]
     return True
+
+
+def _is_known(condition: bool | torch.SymBool) -> bool:
+    """Returns whether a condition holds, or False if that depends on data, as a number of true elements does."""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def test_a_target_that_was_left_out_is_refused_with_the_reason(
         assert "the conversion left it out: ONNX Runtime has no kernel for Log" in err
 
 
-@pytest.mark.long
+@pytest.mark.pages
 @pytest.mark.parametrize("active", [True, False])
 def test_the_commands_that_a_conversion_prints_run_as_printed(active: bool, folder: Path, tmp_path: Path) -> None:
     """In a shell in which the environment is active, and in one that finds no `fuseconv`."""

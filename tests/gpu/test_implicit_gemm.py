@@ -59,7 +59,7 @@ CASES = [
     Case(2, 64, (3, 3), 64, (3, 3), padding=(3, 3), act="relu6"),
     Case(1, 8, (8, 8), 8, (8, 8), act="sigmoid"),
     Case(2, 96, (1, 99), 144, (1, 3), padding=(0, 1), act="silu", groups=2),
-    Case(3, 64, (1, 70), 64, (1, 5), (1, 2), (0, 2), (1, 3), act="relu", residual="before", groups=8),
+    Case(3, 64, (1, 70), 64, (1, 5), (1, 2), (0, 2), (1, 3), act="relu", groups=8),
     Case(2, 768, (1, 65), 768, (1, 128), padding=(0, 64), groups=16),
     Case(1, 160, (1, 30), 12, (1, 1), bias=False, groups=2),
     Case(2, 64, (13, 9), 91, (3, 3), padding=(1, 1), act="silu"),
@@ -209,6 +209,9 @@ def test_channels_of_a_wider_tensor(library: Library) -> None:
         (Case(1, 64, (9, 9), 64, (3, 3), act="tanh"), "no kernel with this activation"),
         (Case(1, 64, (1, 9), 66, (1, 3), groups=2), "odd number of columns"),
         (Case(1, 64, (9, 9), 64, (3, 3), groups=2), "several rows"),
+        (Case(1, 64, (1, 9), 64, (1, 3), (3, 1), (1, 1), groups=2), "padding above"),
+        (Case(1, 64, (1, 9), 64, (1, 3), groups=2, residual="before"), "loads no residual"),
+        (Case(1, 64, (9, 9), 91, (3, 3), residual="after"), "multiples of 16 bytes"),
     ],
     ids=str,
 )

@@ -75,6 +75,7 @@ def test_group_norms(last: bool, device: str, called: bool) -> None:
         ((2, 8, 5, 7), (280, 1, 8, 40), False),  # transposed images
         ((2, 8, 1, 1), (8, 1, 8, 8), False),  # contiguous too
         ((2, 1, 5, 7), (280, 1, 56, 8), True),
+        ((2, 1, 8, 8), (100, 100, 10, 1), False),  # some positions of one contiguous channel
         ((1, 8, 5, 7), (3, 1, 56, 8), True),  # a stride that is never used
         ((2, 8), (1, 2), False),
         ((2, 8, 1, 2, 3, 4), (192, 1, 192, 96, 32, 8), False),

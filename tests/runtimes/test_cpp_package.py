@@ -35,7 +35,7 @@ def compiled(source: Path, folder: Path) -> set[str]:
     return {path.stem for path in (ROOT / "csrc" / "runtime").glob("*.cpp") if f"/{path.name}" in said}
 
 
-SHARED = {"bundle", "contract", "files", "model", "packages", "run", "safetensors", "sha256"}
+SHARED = {"bundle", "contract", "files", "model", "packages", "run", "safetensors", "sha256", "state"}
 
 
 def test_the_sample_compiles_both_runtimes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.cpp_calls import advance, assert_advanced
 
-pytestmark = pytest.mark.timeout(1200)  # the build of the runtime
+pytestmark = [pytest.mark.compiles, pytest.mark.timeout(1200)]  # the build of the runtime, and a package
 
 
 @pytest.mark.parametrize("targets", [("aoti", "torchscript"), ("torchscript", "aoti")], ids="-".join)

@@ -1,4 +1,4 @@
-"""Attention of any rank becomes attention with batch and heads, which PyTorch's kernels compute."""
+"""Attention with more axes becomes attention with batch and heads, which PyTorch's kernels compute."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -108,17 +108,6 @@ def test_a_mask_is_not_expanded_along_a_dynamic_size(canonical_rules: tuple[Rule
     program = fused(attend, canonical_rules, (3, 4, 2, 5, 8), (3, 4, 2, 7, 8), (3, 4, 2, 7, 6))
     assert ranks(program) == [4, 4, 4, 4]
     assert attention(program).all_input_nodes[0].meta["val"].shape[1] == 8
-
-
-@pytest.mark.parametrize("mask", [None, (5, 7), (3, 5, 7), (3, 1, 7)])
-def test_one_head(canonical_rules: tuple[Rule, ...], mask: tuple[int, ...] | None) -> None:
-    shapes = [(3, 5, 8), (3, 7, 8), (3, 7, 6)]
-    if mask is None or mask[0] == 3:
-        program = fused(F.scaled_dot_product_attention, canonical_rules, *shapes, *([mask] if mask else []))
-    else:
-        hide = torch.randn(mask, dtype=torch.float64)
-        program = fused(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hide), canonical_rules, *shapes)
-    assert ranks(program)[:3] == [4, 4, 4]
 
 
 @pytest.mark.parametrize(("mask", "rank"), [((2, 5, 7), 4), ((1, 1, 7), 4), ((1, 2, 1, 7), 4), ((5, 7), 2)])

@@ -42,6 +42,7 @@ def test_the_bundle_generates_the_tokens_of_the_model(bundle: Path, generating_f
     )
 
 
+@pytest.mark.compiles
 def test_each_generation_has_the_tokens_of_the_old_or_the_new_weights(
     bundle: Path, folder: Path, tmp_path: Path
 ) -> None:
