@@ -142,23 +142,21 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("far_from_zero", (image + 100, 3, weight, bias, 1e-5, "relu")),
         Sample("constant", (torch.ones_like(image), 3, weight, bias, 1e-5, "relu")),
         Sample("permuted", (draw.permuted(4, 12, 6, 5), 4, weight, bias, 1e-5, "silu")),
-        *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ("none", "gelu", "mish")),
+        *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ("none", "gelu")),
         *(
             Sample(f"channels_last_of_{groups}", (last(3, 24, 9, 5), groups, draw(24), None, 1e-5, "silu"))
-            for groups in (1, 3, 8, 24)
+            for groups in (1, 8, 24)
         ),
         Sample("channels_last_signal", (last(2, 16, 65), 4, draw(16), draw(16), 1e-5, "relu")),
         Sample("channels_last_volume", (last(1, 16, 3, 5, 7), 4, draw(16), draw(16), 1e-5, "none")),
         Sample("channels_last_odd", (last(2, 15, 5, 7), 3, draw(15), draw(15), 1e-5, "silu")),
-        Sample("channels_last_parts", (last(2, 16, 129, 65), 4, draw(16), draw(16), 1e-5, "silu")),
+        Sample("channels_last_parts", (last(2, 16, 129, 65) + 100, 4, draw(16), draw(16), 1e-5, "silu")),
         Sample("channels_last_slices", (last(1, 2064, 2, 3), 2, None, draw(2064), 1e-5, "gelu")),
-        Sample("channels_last_odd_slices", (last(1, 516, 2, 3), 4, draw(516), None, 1e-5, "tanh")),
         Sample(
             "channels_last_unaligned", (draw.unaligned(2, 4, 5, 16).movedim(-1, 1), 2, draw(16), None, 1e-5, "silu")
         ),
         Sample("channels_last_gaps", (last(2, 24, 9, 5)[:, 8:16, :, 1:], 2, draw(8), draw(8), 1e-5, "silu")),
         Sample("channels_last_slice", (last(2, 24, 9, 5)[:, 8:16], 2, draw(8), draw(8), 1e-5, "silu")),
-        Sample("channels_last_far_from_zero", (last(2, 16, 33, 31) + 100, 2, draw(16), draw(16), 1e-5, "relu")),
         Sample("strided", (draw.strided(4, 12, 9), 4, draw.strided(12), draw.strided(12), 1e-5, "gelu_tanh")),
         Sample("padded", (draw.padded(4, 12, 8), 4, weight, bias, 1e-5, "tanh")),
         Sample("unaligned", (draw.unaligned(4, 12, 8), 4, draw.unaligned(12), draw.unaligned(12), 1e-5, "relu")),

@@ -10,6 +10,7 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
 import torch
 
 from fuseconv import cli
@@ -41,6 +42,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.compiles
 def test_a_conversion_is_interrupted_while_the_compiler_runs(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Scale(), (torch.ones(2, 3),)), tmp_path / "scale.pt2")
     number, compiler, mark = tmp_path / "number", tmp_path / "compiler", f"MARK={uuid.uuid4()}"

@@ -84,6 +84,7 @@ def test_the_errors_are_measured(converted: Path, tmp_path: Path, capsys: pytest
         assert found["growth"]["borders"]
 
 
+@pytest.mark.pages
 def test_a_model_is_converted_and_its_errors_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),)), tmp_path / "linear.pt2")
     status, found = report(capsys, tmp_path / "linear.pt2")

@@ -34,6 +34,9 @@ def outputs(bundle: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return model.encode(torch.ones(3, 8)), model.decode(torch.ones(2, 16))
 
 
+pytestmark = pytest.mark.compiles
+
+
 @pytest.fixture(scope="module")
 def expected() -> tuple[torch.Tensor, torch.Tensor]:
     module = Autoencoder()
