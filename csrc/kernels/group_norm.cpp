@@ -67,26 +67,31 @@ struct GroupRows {
     return vector ? widen(static_cast<const T*>(vector->data)[channel * vector->strides[0]]) : absent;
   }
 
+  // Computes n results from elements of a row, each with a scale and a shift of its own.
+  void normalise(const A* s, const Moments<A>& moments, const A* scale, const A* shift, A* values, int64_t n) const {
+    const auto [center, correction, factor] = moments;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = (s[i] - center - correction) * scale[i] + shift[i];
+    }
+    if (norm.activation != Activation::none) {
+      const A* in_place = values;
+      activate(&norm.activation, values, &in_place, n);
+    }
+  }
+
   // Stores a row of which the channels of a position are adjacent in s and y, some positions at a time.
   void store_positions(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
-    const auto [center, correction, factor] = moments;
     const int64_t most = std::max<int64_t>(kBlock / channels, 1) * channels;
     Buffer<A> buffers(3 * most);
     A *const scale = buffers.data(), *const shift = scale + most, *const values = shift + most;
     for (int64_t i = 0; i < most; ++i) {
-      scale[i] = factor * at(norm.weight, first_channel + i % channels, A(1));
+      scale[i] = moments.factor * at(norm.weight, first_channel + i % channels, A(1));
       shift[i] = at(norm.bias, first_channel + i % channels, A(0));
     }
     for (int64_t start = 0; start < elements; start += most) {
       const int64_t n = std::min(most, elements - start);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        values[i] = (s[start + i] - center - correction) * scale[i] + shift[i];
-      }
-      if (norm.activation != Activation::none) {
-        const A* in_place = values;
-        activate(&norm.activation, values, &in_place, n);
-      }
+      normalise(s + start, moments, scale, shift, values, n);
       for (int64_t i = 0; i < n; i += channels, y += norm.x.sizes[1]) {
         std::transform(values + i, values + i + channels, y, [](A value) { return narrow<T>(value); });
       }
@@ -94,7 +99,6 @@ struct GroupRows {
   }
 
   void store_row(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
-    const auto [center, correction, factor] = moments;
     alignas(64) A block[kBlock], scale[kBlock], shift[kBlock];
     int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if they share one
     for (int64_t start = 0; start < elements; start += kBlock) {
@@ -105,21 +109,14 @@ struct GroupRows {
           // A channel that ends beyond the block fills the rest of the block, because the next block may belong to it
           // too.
           const int64_t stop = std::min((channel + 1) * span - start, kBlock);
-          std::fill(scale + i, scale + stop, factor * at(norm.weight, first_channel + channel, A(1)));
+          std::fill(scale + i, scale + stop, moments.factor * at(norm.weight, first_channel + channel, A(1)));
           std::fill(shift + i, shift + stop, at(norm.bias, first_channel + channel, A(0)));
           i = stop;
         }
         filled = first == last ? first : -1;
       }
       A* values = result_block(y + start, 1, block);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        values[i] = (s[start + i] - center - correction) * scale[i] + shift[i];
-      }
-      if (norm.activation != Activation::none) {
-        const A* in_place = values;
-        activate(&norm.activation, values, &in_place, n);
-      }
+      normalise(s + start, moments, scale, shift, values, n);
       store_block(values, y + start, 1, n);
     }
   }
