@@ -4,7 +4,7 @@
 
 A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
 KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys. Rows of whole models, bench/counters.py and bench/serving.py have columns of their own.
+line for each value of the keys. `figure=KEY` says which figure of each contestant a table of tokens shows. Rows of whole models, bench/counters.py and bench/serving.py have columns of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("performance", "search", "bundle", "serving"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("performance", "search", "bundle", "serving", "generation"))
 RESULTS = ROOT / "bench" / "results"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PEERS = ("eager", "compile", "max_autotune")
@@ -44,6 +44,7 @@ def table(marker: str) -> Iterator[str]:
     file, *terms = marker.split()
     wanted = dict(term.split("=", 1) for term in terms)
     means = [key for key in wanted.pop("mean", "").split(",") if key]
+    figure = wanted.pop("figure", "")
     contents = json.loads((RESULTS / file).read_text())
     rows = [row for row in contents["rows"] if all(word(row, key) in wanted[key].split(",") for key in wanted)]
     if not rows:
@@ -58,6 +59,8 @@ def table(marker: str) -> Iterator[str]:
         yield from convolution_lines(rows)
     elif "bundle" in rows[0]:
         yield from weights_lines(rows)
+    elif figure:
+        yield from token_lines(rows, figure)
     elif "server" in rows[0]:
         yield from load_lines(rows)
     elif "model" in rows[0]:
@@ -107,6 +110,19 @@ def weights_lines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         names = [row[key] for key in ("model", "bundle", "target")]
         yield f"| {' | '.join([*names, *(str(row.get(key, '')) for key in keys)])} |"
+
+
+def token_lines(rows: Sequence[Row], figure: str) -> Iterator[str]:
+    """Yields a line per model and batch, with a figure of each contestant."""
+    contestants = list(dict.fromkeys(row["contestant"] for row in rows))
+    yield f"| model | batch | {' | '.join(contestants)} |"
+    yield "|---|--:|" + "--:|" * len(contestants)
+    groups: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["batch"]), {})[row["contestant"]] = row
+    for (model, batch), group in groups.items():
+        figures = [f"{group[one][figure]:,}" if one in group else "" for one in contestants]
+        yield f"| {' | '.join([model, str(batch), *figures])} |"
 
 
 def load_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -120,10 +120,6 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
       load_matrices(h[k], shared + S::kX + slot * S::kSlotBytes + k / 4 * kBoxBytes + x_row +
                               (((k % 4 * 2 + lane / 16) ^ (lane % 8)) << 4));
     }
-    __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(shared + S::kXEmpty + slot * 8);
-    }
     if (resident) {
       weights = {};
     }
@@ -164,6 +160,11 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
       }
       wgmma_wait<0>();
       release(previous);
+      // Only now has x been read: an arrival at a barrier overtakes an ldmatrix that the other warpgroup's products
+      // delay, and TMA would overwrite the slot.
+      if (layer == 0 && lane == 0) {
+        barrier_arrive(shared + S::kXEmpty + slot * 8);
+      }
       activate<Element, S::kWidth>(a.layer[layer].activation, h, d, bias + layer * S::kWidth + lane % 4 * 2);
       if (layer + 1 < a.layers && a.layer[layer].outputs < S::kWidth) {
         clear_beyond(h, a.layer[layer].outputs, lane % 4 * 2);

@@ -28,7 +28,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_state_on_the_gpu_is_that_of_plain_calls(
     targets: tuple[str, str], graphs: str, program: Path, bundle: Path, tmp_path: Path
 ) -> None:
-    told = advance(program, bundle, targets, tmp_path, 40, graphs, "cuda")
+    told = advance(program, bundle, targets, tmp_path, 20, graphs, "cuda")
     assert_advanced(told)
     if graphs != "auto":  # by itself, a graph is captured only if it pays off
         assert told["graphs"] == ("1" if graphs == "on" else "0")
