@@ -4,7 +4,8 @@
 
 A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
 KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys. `figure=KEY` says which figure of each contestant a table of tokens shows. Rows of whole models, bench/counters.py and bench/serving.py have columns of their own.
+line for each value of the keys. `figure=KEY` says which figure of each contestant a table of tokens shows. Rows of
+whole models, bench/counters.py and bench/serving.py have columns of their own.
 """
 
 from __future__ import annotations

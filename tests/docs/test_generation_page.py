@@ -23,26 +23,9 @@ def test_an_example_prints_what_the_page_says(
     assert said.getvalue() == text
 
 
-@pytest.mark.parametrize(
-    ("file", "figure", "contestants"),
-    [
-        ("cpu_generate.json", "tokens_per_cpu_s", ["transformers", "aoti", "torchscript", "onnx"]),
-        (
-            "h100_generate.json",
-            "tokens_per_s",
-            ["transformers", "static cache", "static cache, compiled", "aoti", "torchscript"],
-        ),
-    ],
-)
-def test_the_figures_are_those_of_the_file(file: str, figure: str, contestants: list[str]) -> None:
-    rows = json.loads((ROOT / "bench/results" / file).read_text())["rows"]
-    cells: dict[tuple[str, int], dict[str, float]] = {}
-    for row in rows:
-        assert row["equal"] == 1
-        cells.setdefault((row["model"], row["batch"]), {})[row["contestant"]] = row[figure]
-    for (model, batch), rates in cells.items():
-        figures = " | ".join(str(rates[name]) for name in contestants)
-        assert f"| {model} | {batch} | {figures} |" in generating.PAGE
+@pytest.mark.parametrize("file", ["cpu_generate.json", "h100_generate.json", "h200_generate.json"])
+def test_all_tokens_were_those_of_transformers(file: str) -> None:
+    assert all(row["equal"] == 1 for row in json.loads((ROOT / "bench/results" / file).read_text())["rows"])
 
 
 def test_the_figures_of_a_long_cache_are_those_of_the_file() -> None:
