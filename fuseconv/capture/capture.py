@@ -24,6 +24,7 @@ from fuseconv.capture.placement import place
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
 from fuseconv.capture.state import check_state
+from fuseconv.capture.tables import compute_tables
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import TensorSpec
@@ -74,6 +75,7 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)
     purify(flat.exported)
+    compute_tables(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = replace(contract, inputs=specs, outputs=flat.outputs)
     check_state(flat.exported, contract)
