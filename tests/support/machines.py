@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +52,9 @@ def command_elsewhere(capability: str, *words: object) -> Any:
     """Runs a command of fuseconv on that machine, and returns what it printed as JSON."""
     code = "import sys; from fuseconv.cli import main; main([*sys.argv[1:], '--json'])"
     return json.loads(elsewhere(capability, code, *words))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a folder, by its path in the folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
