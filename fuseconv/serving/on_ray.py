@@ -2,16 +2,16 @@
 
     serve run fuseconv.serving.on_ray:app bundles=demo=/models/demo.fuseconv replicas=2
 
-A front receives HTTP requests and forwards each request unchanged to a replica. A replica runs the same application as
-`fuseconv serve --local`, with an engine and a batcher per model. If a replica dies, the front sends the replica's
-requests to another replica, which is safe because a call has no side effects.
+A front receives HTTP requests and forwards each request unchanged to a replica; the front of `fuseconv serve` is the
+process of the command. A replica runs the same application as `fuseconv serve --local`, with an engine and a batcher
+per model. If a replica dies, the front sends the replica's requests to another replica, which is safe because a call
+has no side effects.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
-import threading
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve import Application
+from ray.serve.config import ProxyLocation
 from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from fuseconv.errors import UpstreamError
+from fuseconv.serving import server
 from fuseconv.serving.bodies import Bodies
 from fuseconv.serving.exchange import Answered, Sent, answer
 from fuseconv.serving.names import named_bundle
@@ -175,6 +179,13 @@ def app(args: Arguments | Mapping[str, Any]) -> Application:
         ValueError: an argument is missing, unknown or out of its range in `Arguments`.
     """
     args = Arguments.model_validate(args)
+    front = serve.deployment(num_replicas=args.fronts, max_ongoing_requests=MOST, ray_actor_options={"num_cpus": 0})(
+        Front
+    )
+    return front.bind(_replicas(args), args.max_body, args.timeout)
+
+
+def _replicas(args: Arguments) -> Application:
     most = args.queue * len(args.bundles)
     replicas = serve.deployment(
         num_replicas=args.replicas,
@@ -185,30 +196,31 @@ def app(args: Arguments | Mapping[str, Any]) -> Application:
         ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus},
         user_config={"bundles": {}},
     )(Replica)
-    front = serve.deployment(num_replicas=args.fronts, max_ongoing_requests=MOST, ray_actor_options={"num_cpus": 0})(
-        Front
-    )
-    return front.bind(replicas.bind(args), args.max_body, args.timeout)
+    return replicas.bind(args)
 
 
-def run(arguments: Arguments, host: str, port: int, begun: Callable[[], None]) -> None:
+def run(arguments: Arguments, listener: socket.socket, begun: Callable[[], None]) -> None:
     """Serves until SIGTERM or SIGINT, on the cluster at RAY_ADDRESS or on a new local cluster.
 
+    This process is the front. A proxy of Ray Serve would copy each request and response once more.
+
     Args:
-        arguments: the arguments of the application.
-        host: the address to listen on.
-        port: the port to listen on.
+        arguments: the arguments of the application. `fronts` is ignored.
+        listener: the socket from `server.listen`, which is closed at the end.
         begun: called once the server accepts requests.
     """
-    ended = threading.Event()
     ray.init(include_dashboard=False, log_to_driver=False)
     try:
-        serve.start(http_options={"host": host, "port": port})
-        serve.run(app(arguments), name="fuseconv")
-        for number in (signal.SIGTERM, signal.SIGINT):  # replaces the handlers that Ray has set
-            signal.signal(number, lambda _number, _frame: ended.set())
-        begun()
-        ended.wait()
+        serve.start(proxy_location=ProxyLocation.Disabled)
+        replicas = serve.run(_replicas(arguments), name="fuseconv", route_prefix=None)
+        front = Front(replicas, arguments.max_body, arguments.timeout)
+
+        async def forward(request: Request) -> Response:
+            return await front(request)
+
+        methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+        application = Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
+        server.run(application, listener, arguments.timeout, begun)
     finally:
         serve.shutdown()
         ray.shutdown()
