@@ -87,6 +87,14 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     help="Number of batches of a model that run at the same time.",
 )
 @click.option(
+    "--warm-up",
+    type=FiniteRange(0, 600),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="Time for which each model is called at sizes throughout its ranges before the server accepts requests.",
+)
+@click.option(
     "--replicas",
     type=click.IntRange(1),
     default=1,

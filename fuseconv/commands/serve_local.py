@@ -43,7 +43,10 @@ def serve_here(how: How, swap_from: Path | None, *, as_json: bool, log_requests:
 
     listener = server.listen(how.host, how.port)
     with shown("load"):
-        engines = {name: Engine(path, target=how.target, signer=how.signer) for name, path in how.bundles.items()}
+        engines = {
+            name: Engine(path, target=how.target, signer=how.signer, warm_seconds=how.warm_up)
+            for name, path in how.bundles.items()
+        }
     limits = Limits(how.max_batch, how.delay, how.queue, how.timeout, how.workers)
     service = Service(engines, limits, swap_from)
     bodies = Bodies(how.max_body, memory=8 * how.max_body, timeout=how.timeout)

@@ -34,6 +34,7 @@ def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
         queue=how.queue,
         timeout=how.timeout,
         max_body=how.max_body,
+        warm_seconds=how.warm_up,
         signer=how.signer and how.signer.absolute(),
     )
     listener, begun = server.listen(how.host, how.port), time.monotonic()

@@ -26,6 +26,7 @@ class How:
         queue: the maximum number of waiting requests per model.
         timeout: the number of seconds after which a request times out.
         workers: the number of batches of a model that run at the same time.
+        warm_up: for about how many seconds to warm up each model before the server accepts requests.
         signer: the public key of whoever must have signed every bundle. None to serve unsigned bundles.
     """
 
@@ -39,6 +40,7 @@ class How:
     queue: int
     timeout: float
     workers: int
+    warm_up: float
     signer: Path | None = None
 
 

@@ -22,12 +22,13 @@ from fuseconv.errors import UpstreamError, is_out_of_memory
 def warm_up(model: Callable[..., Any], contract: Contract, seconds: float) -> int:
     """Calls a model at sizes across the ranges of its contract, small sizes first, and then frees the unused memory.
 
-    Stops early when the time is up or memory runs out. The caller's random state does not change.
+    Stops early when memory runs out, or when the next call would probably end after the time limit, because the last
+    call took too long for its sizes. The caller's random state does not change.
 
     Args:
         model: the model, called with the inputs of the contract.
         contract: the contract of the model.
-        seconds: the time limit, after which no further call begins.
+        seconds: the time limit.
 
     Returns:
         The number of calls.
@@ -37,13 +38,16 @@ def warm_up(model: Callable[..., Any], contract: Contract, seconds: float) -> in
     """
     end = time.monotonic() + seconds
     sizes = sorted(ladder(contract, example_sizes(contract)), key=lambda one: math.prod(one.values()))
-    calls = 0
+    calls, per_element = 0, 0.0
     devices = [torch.cuda.current_device()] if contract.device == "cuda" else []
     with torch.random.fork_rng(devices):
         for one in (sizes[0], *sizes):
-            if time.monotonic() >= end or not has_memory(model, contract, one, any_failure=calls > 0):
+            begun, elements = time.monotonic(), math.prod(one.values())
+            late = begun >= end or begun + per_element * elements > end
+            if late or not has_memory(model, contract, one, any_failure=calls > 0):
                 break
             calls += 1
+            per_element = (time.monotonic() - begun) / elements if calls > 1 else 0.0  # the first call is no measure
     if contract.device == "cuda":
         torch.cuda.empty_cache()
     return calls

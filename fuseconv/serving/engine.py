@@ -60,7 +60,12 @@ class Engine:
     """
 
     def __init__(
-        self, bundle: Path, target: str | None = None, device: str | None = None, signer: Path | None = None
+        self,
+        bundle: Path,
+        target: str | None = None,
+        device: str | None = None,
+        signer: Path | None = None,
+        warm_seconds: float = 0.0,
     ) -> None:
         """Loads a bundle, and calls the model once with the inputs of the first verification case in the bundle.
 
@@ -70,6 +75,7 @@ class Engine:
             device: the device that the bundle must be for. None for any device.
             signer: the public key of whoever must have signed this bundle, and each bundle with new weights. None to
                 load unsigned bundles.
+            warm_seconds: for about how many seconds to warm up the model first, as for `fuseconv.load`.
 
         Raises:
             RefusedError: the holder of the key did not sign exactly the files of the bundle.
@@ -80,7 +86,7 @@ class Engine:
 
         def read() -> tuple[Model, tuple[Described, ...], list[torch.Tensor], str]:
             self._check_signature(bundle)
-            model = load(bundle, target=target, device=device)
+            model = load(bundle, target=target, device=device, warm_seconds=warm_seconds)
             check_servable(model.contract, str(bundle))
             outputs = described_outputs(bundle, model.contract)
             return model, outputs, _given_inputs(bundle, model.contract), _version(bundle)

@@ -61,6 +61,7 @@ class Arguments(BaseModel):
         queue: the maximum number of waiting requests of a model in a replica.
         timeout: the number of seconds after which a request times out.
         max_body: the maximum size of a body in bytes.
+        warm_seconds: for about how many seconds a replica warms up each model before it accepts requests.
         signer: the public key of whoever must have signed every bundle, also those with new weights. Default: unsigned
             bundles are served too.
     """
@@ -78,6 +79,7 @@ class Arguments(BaseModel):
     queue: int = Field(default=256, ge=1)
     timeout: float = Field(default=30.0, gt=0)
     max_body: int = Field(default=64 * 2**20, ge=1)
+    warm_seconds: float = Field(default=5.0, ge=0)
     signer: Path | None = None
 
     @field_validator("bundles", mode="before")
@@ -97,7 +99,12 @@ class Replica:
         from fuseconv.serving.service import Service
 
         engines = {
-            name: Engine(path.absolute(), target=arguments.target, signer=arguments.signer)
+            name: Engine(
+                path.absolute(),
+                target=arguments.target,
+                signer=arguments.signer,
+                warm_seconds=arguments.warm_seconds,
+            )
             for name, path in arguments.bundles.items()
         }
         limits = Limits(arguments.max_batch, arguments.delay, arguments.queue, arguments.timeout, arguments.workers)

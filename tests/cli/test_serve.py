@@ -55,7 +55,8 @@ def serve(capsys: pytest.CaptureFixture[str]) -> Serve:
 
         thread = threading.Thread(target=talk)
         thread.start()
-        status = cli.main(["serve", "--local", "--port", str(port), "--target", "torchscript", *map(str, words)])
+        given = ["--port", str(port), "--target", "torchscript", "--warm-up", "0", *map(str, words)]
+        status = cli.main(["serve", "--local", *given])
         thread.join()
         if failed:
             raise failed[0]

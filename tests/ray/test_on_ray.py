@@ -159,6 +159,8 @@ def test_the_command(block: Path, tmp_path: Path) -> None:
         str(PORT + 1),
         "--target",
         "torchscript",
+        "--warm-up",
+        "1",
     ]
     log = tmp_path / "log"
     with log.open("w") as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:

@@ -37,6 +37,17 @@ def test_no_call_begins_when_the_time_is_over() -> None:
     assert warm_up(lambda x: None, DYNAMIC, seconds=0) == 0
 
 
+def test_no_call_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fuseconv.runtime.warm_up.time.monotonic", lambda: clock[0])
+
+    def model(x: torch.Tensor) -> None:
+        clock[0] += x.numel() / 1000 + (0 if clock[0] else 0.2)  # the first call also compiles
+
+    assert warm_up(model, DYNAMIC, seconds=1) > 4
+    assert 0.5 < clock[0] <= 1
+
+
 @pytest.mark.parametrize(("at", "calls"), [(0, None), (1, 1), (4, 4)])
 def test_a_model_that_fails_at_its_smallest_size_raises(at: int, calls: int | None) -> None:
     """AOTInductor does not say that memory is out; a model that works at smaller sizes lacks memory."""
