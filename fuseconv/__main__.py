@@ -4,11 +4,13 @@ import signal
 from typing import NoReturn
 
 from fuseconv.cli import main
+from fuseconv.processes import interrupts
 from fuseconv.processes.lifetime import end_at_once
 
 
 def start() -> NoReturn:
     """Runs the command line, and ends the process with its exit status."""
+    interrupts.remember()
     status = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt what is left to be ended
     end_at_once(status)

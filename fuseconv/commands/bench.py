@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseconv.bundle.manifest import PLAN, read_manifest
+from fuseconv.bundle.named_targets import check_named
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
@@ -76,7 +77,7 @@ def bench(
     time that each class of matches saved during the conversion.
     """
     options, bundle = reading(**source), chosen(bundle, method)
-    read_manifest(bundle)
+    check_named(read_manifest(bundle), target, bundle)
     sizes = parse_sizes(shape)
 
     with imports():

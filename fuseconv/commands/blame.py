@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.bundle.named_targets import check_named
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
@@ -79,6 +81,8 @@ def blame(
     bundle, the options for reading a model apply to the model of --against.
     """
     options = reading(**source)
+    if (model / MANIFEST).is_file():
+        check_named(read_manifest(model), target, model)
     check_rules(rules, without, allow)
 
     with imports():

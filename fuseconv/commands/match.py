@@ -22,6 +22,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.errors import FileError
 from fuseconv.processes.imports import imports
 
 
@@ -45,7 +46,10 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
         from fuseconv.pipeline.match import match as find_plan
 
     found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
-    output.write_text(found.to_json(), encoding="utf-8")
+    try:
+        output.write_text(found.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise FileError.unwritable("the plan cannot be written", error, output) from error
     result = {"plan": str(output), **conversion.plan_to_json(found)}
     following = after_match(model, output)
     return Outcome(result, lambda console: results.print_plan(console, found, output), following=following)

@@ -321,6 +321,6 @@ def check_rules(rules: Path | None, without: tuple[str, ...], allow: tuple[str, 
     """
     if rules is not None or without or allow:
         from fuseconv.matching.allowed import check_allowed
-        from fuseconv.rulebook import own_rules
+        from fuseconv.rulebook import listed, own_rules
 
-        check_allowed(allow, own_rules.load_rules(rules, without))
+        check_allowed(allow, listed.own(without) if rules is None else own_rules.load_rules(rules, without))

@@ -12,17 +12,21 @@ import torch
 from safetensors.torch import save
 
 from fuseconv.contract.dtypes import short_dtype
-from fuseconv.errors import UsageError
+from fuseconv.errors import FileError, UsageError
 
 
 def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
     """Writes named CPU tensors to a file, in .npz format if the path has this suffix, otherwise as safetensors.
 
     Raises:
-        OSError: the file cannot be written.
+        FileError: the file cannot be written.
         UsageError: the format does not support the dtype of a tensor.
     """
-    path.write_bytes(_npz(outputs, path) if path.suffix == ".npz" else save(dict(outputs)))
+    content = _npz(outputs, path) if path.suffix == ".npz" else save(dict(outputs))
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise FileError.unwritable("the outputs cannot be written", error, path) from error
 
 
 def _npz(outputs: Mapping[str, torch.Tensor], path: Path) -> bytes:

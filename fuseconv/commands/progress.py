@@ -9,12 +9,18 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from fuseconv.commands.streams import is_quiet, tell_styled
+from fuseconv.processes import interrupts
 from fuseconv.targets import TARGETS
 
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
-    """Returns a context manager that shows the name of a step while it runs, and prints its duration afterwards."""
+    """Returns a context manager that shows the name of a step while it runs, and prints its duration afterwards.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed before the step, and Python dropped the exception.
+    """
+    interrupts.check()
     if is_quiet():
         yield
         return

@@ -337,8 +337,9 @@ def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
         table.add(Text(said, style=styles.get(check.verdict, "green")), check.rule, check.check, check.detail)
     console.print(table)
     found = summary(checks)
+    rules = "1 rule" if found.rules == 1 else f"{found.rules} rules"
     console.print(
-        f"\n{found.rules} rules: {found.proved} proved by algebra on every example, {found.partly} on some, "
+        f"\n{rules}: {found.proved} proved by algebra on every example, {found.partly} on some, "
         f"{found.tried} tested numerically only, {found.unchecked} not checked, {found.wrong} wrong; "
         f"{found.draws} random draws",
         highlight=False,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fuseconv.bundle.manifest import read_manifest
+from fuseconv.bundle.named_targets import check_named
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, json_option, signer_option, target_option, writable
@@ -61,6 +62,7 @@ def run(
     """Run BUNDLE once on the tensors in a file, and write the outputs to another file."""
     folder = chosen(bundle, method)
     manifest = read_manifest(folder)
+    check_named(manifest, () if target is None else (target,), folder)
     if inputs_file is not None and not inputs_file.exists():
         inputs = ", ".join(map(str, manifest.contract.inputs))
         fix = f"check the path, or save the inputs to it, with safetensors.torch.save_file or torch.save: {inputs}"

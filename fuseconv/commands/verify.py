@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.bundle.named_targets import check_named
 from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import (
     against_option,
@@ -81,6 +83,7 @@ def verify(
         other = "--all-runtimes" if all_runtimes else "--against" if against is not None else "--target"
         what = f"--server cannot be combined with {other}"
         raise UsageError(what, where="--server", fix=f"run the command twice, once with --server and once with {other}")
+    check_named(read_manifest(bundle), target, bundle)
 
     if signer is not None:
         from fuseconv.provenance.signature import verify_signature

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 
 from fuseconv.errors import UsageError
 from fuseconv.matching.steps import NON_FINITE, SEARCH
+from fuseconv.rulebook.listed import Listed
 from fuseconv.rulebook.rule import Rule
 
 
-def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
+def check_allowed(allow: Collection[str], known: Sequence[Rule | Listed]) -> None:
     """Checks that each name is declared in a rule's `allow` field. Search rules declare `non-finite`.
 
     Raises:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fuseconv.processes import interrupts
+
 
 @contextmanager
 def imports() -> Iterator[None]:
@@ -16,6 +18,9 @@ def imports() -> Iterator[None]:
     exits. The collector would visit these objects some thirty times during the import and twice at exit, which is
     nearly half of the CPU time of a process that only imports torch. Afterwards, the objects are excluded from
     collection. Does nothing if torch is already imported or the collector is disabled.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed inside the block, even if Python dropped the exception there.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
@@ -26,3 +31,4 @@ def imports() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        interrupts.check()  # also if a module that an interrupt left half imported is imported again, which is an error

@@ -25,6 +25,7 @@ from fuseconv.rulebook.rule_text import Call, parse_line
 
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 _PLACE = re.compile(r"\{(\w+)\}")
+_REVERSED = "-reversed"
 
 Table = Annotated[list[dict[str, str]], Field(min_length=1, max_length=256)] | None
 """The rows of a table. Each row maps placeholders to texts."""
@@ -142,12 +143,32 @@ def expand(
     values = entry.model_dump(by_alias=True, exclude_unset=True)
     values = ({"stage": stage} if stage else {}) | values
     own, equality = values.pop("for", None), values.pop("equality", False)
-    rows = own or (table if _PLACE.search(entry.name) else None) or [{}]
-    for at, row in enumerate(rows):
+    for at, row in enumerate(_rows(entry, table)):
         found = _expanded(_filled(values, row, f"/for/{at}" if own else "/name") if row else values, fragments)
         yield found
         if equality:
             yield _reversed(found)
+
+
+def names_of(entry: RuleEntry, table: Table = None) -> Iterator[str]:
+    """Yields the names of the plain rules to which an entry expands.
+
+    Args:
+        entry: the rule or table.
+        table: the default `for` table that the file sets for its rules, or None.
+
+    Raises:
+        NamesError: a row of the table has no value for a placeholder of the name.
+    """
+    for row in _rows(entry, table):
+        name = _filled(entry.name, row, "/name")
+        yield name
+        if entry.equality:
+            yield name + _REVERSED
+
+
+def _rows(entry: RuleEntry, table: Table) -> Sequence[Mapping[str, str]]:
+    return entry.for_ or (table if _PLACE.search(entry.name) else None) or [{}]
 
 
 def _reversed(found: Expanded) -> Expanded:
@@ -167,7 +188,7 @@ def _reversed(found: Expanded) -> Expanded:
             fix = "call an op; ops on constants are computed during the conversion, without `: constant`"
             raise NamesError(f"/replace/{at}", "this line of an equality cannot be matched", fix)
     context = found.written.get("examples", {}).get("context", [])
-    values = {**found.fields, "name": f"{found.fields['name']}-reversed", "match": replace, "replace": match}
+    values = {**found.fields, "name": found.fields["name"] + _REVERSED, "match": replace, "replace": match}
     turned = _expanded({**values, "examples": {"context": context}}, {})
     swapped = {"match": "replace", "replace": "match"}
     origins = {}

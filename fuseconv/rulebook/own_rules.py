@@ -34,14 +34,23 @@ def named(name: str, rules: Sequence[Rule]) -> Rule:
         RuleError: no rule has this name.
     """
     by_name = {rule.name: rule for rule in rules}
-    if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, n=1)
+    check_known(name, by_name)
+    return by_name[name]
+
+
+def check_known(name: str, names: Collection[str]) -> None:
+    """Checks that a rule of this name is among those read.
+
+    Raises:
+        RuleError: no rule has this name.
+    """
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
         raise RuleError(
             f"there is no rule {name}",
             where="the rules read",
             fix=f"did you mean {near[0]}?" if near else "see `fuseconv rules list`",
         )
-    return by_name[name]
 
 
 def _read(path: str | Path | None) -> tuple[Rule, ...]:

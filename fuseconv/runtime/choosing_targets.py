@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from fuseconv.bundle.manifest import Manifest
-from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.bundle.named_targets import check_named, no_target
+from fuseconv.errors import UnsupportedError
 from fuseconv.runtime.environment import architecture_problems, device_name, environment
 from fuseconv.runtime.packages import why_none
 from fuseconv.targets import PREFERENCE, onnx_session, spec_of
@@ -23,12 +24,8 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     """
     if wanted is None:
         return default_target(manifest, folder)[0]
-    if wanted in manifest.targets:
-        return wanted
-    reason = next(
-        (f": the conversion left it out: {one.reason}" for one in manifest.left_out if one.target == wanted), ""
-    )
-    raise _no_target(f" {wanted}{reason}", manifest, folder)
+    check_named(manifest, [wanted], folder)
+    return wanted
 
 
 def choose_targets(manifest: Manifest, wanted: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -52,7 +49,7 @@ def default_target(manifest: Manifest, folder: Path) -> tuple[str, dict[str, str
     """
     order = [name for name in dict.fromkeys(chain(_fastest(manifest), PREFERENCE)) if name in manifest.targets]
     if not order:
-        raise _no_target("", manifest, folder)
+        raise no_target("", manifest, folder)
     passed_over: dict[str, str] = {}
     for name in order:
         reason = _other_architecture(manifest, name)
@@ -60,11 +57,6 @@ def default_target(manifest: Manifest, folder: Path) -> tuple[str, dict[str, str
             return name, passed_over
         passed_over[name] = reason
     return order[0], {}
-
-
-def _no_target(what: str, manifest: Manifest, folder: Path) -> UsageError:
-    fix = f"use one of {', '.join(sorted(manifest.targets))}"
-    return UsageError(f"the bundle has no target{what}", where=str(folder), fix=fix)
 
 
 def _other_architecture(manifest: Manifest, target: str) -> str | None:

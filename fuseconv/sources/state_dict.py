@@ -125,23 +125,24 @@ def build(model: str) -> torch.nn.Module:
         model: the factory, as `pkg.mod:factory` or `file.py:factory`. It may also be a module instance.
 
     Raises:
-        UsageError: the Python module, file or factory does not exist; or the factory fails, or does not return a
-            torch.nn.Module.
+        UsageError: the Python module or file does not exist, or its import fails; or the factory does not exist, fails,
+            or does not return a torch.nn.Module.
     """
     origin, name = parse_factory(model)
     where = f"--model {model}"
-    try:
-        with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
-            made = getattr(_import(origin), name)
+    with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
+        imported = _imported(origin, where)
+        try:
+            made = getattr(imported, name)
             module = made if isinstance(made, torch.nn.Module) else made()
-    except FuseconvError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{name} does not build a model: {type(error).__name__}: {error}",
-            where=where,
-            fix="name a class or function that takes no arguments and returns a torch.nn.Module",
-        ) from error
+        except FuseconvError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"{name} does not build a model: {type(error).__name__}: {error}",
+                where=where,
+                fix="name a class or function that takes no arguments and returns a torch.nn.Module",
+            ) from error
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
             f"{name} returned an object of type {type(module).__name__}", where=where, fix="return a torch.nn.Module"
@@ -149,14 +150,33 @@ def build(model: str) -> torch.nn.Module:
     return module
 
 
+def _imported(origin: str, where: str) -> Any:
+    try:
+        return _import(origin)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{origin} cannot be imported: {type(error).__name__}: {error}",
+            where=where,
+            fix="correct the error; code that trains or saves a model belongs under `if __name__ == '__main__':`",
+        ) from error
+
+
 def _import(origin: str) -> Any:
     if not origin.endswith(".py"):
         return importlib.import_module(origin)
-    spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
+    name = Path(origin).stem
+    spec = importlib.util.spec_from_file_location(name, origin)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    known = sys.modules.setdefault(name, module)  # dataclasses and pickle look up a class by the name of its module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        if known is module:
+            sys.modules.pop(name, None)
     return module
 
 

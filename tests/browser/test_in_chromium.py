@@ -28,7 +28,7 @@ from fuseconv.matching.steps import Miss
 from fuseconv.report.described import describe
 from fuseconv.report.page import Report, write
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),

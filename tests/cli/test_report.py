@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from support.reported import SOURCE, data_of
 
 from fuseconv import cli
+from fuseconv.commands.demonstration import model_folder
 from fuseconv.report import page
 
 
@@ -41,6 +43,24 @@ def test_one_bundle_and_what_it_lacks(
     assert found["name"] == "model.fuseconv"
     assert found["captured"]["nodes"]
     assert output.stat().st_size < 300_000
+
+
+@pytest.mark.long
+def test_the_pretrained_model_of_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For one target and small inputs. tests/browser opens the report of the whole demo."""
+    bundle, output, layers = tmp_path / "minilm.fuseconv", tmp_path / "report.html", 6
+    shapes = [f"{name}=i64[batch:1..2,seq:2..16]" for name in ("input_ids", "attention_mask", "token_type_ids")]
+    inputs = [word for shape in shapes for word in ("--input", shape)]
+    assert cli.main(["convert", str(model_folder()), "--target", "export", "-q", "-o", str(bundle), *inputs]) == 0
+    assert report(capsys, bundle, "-o", output)[0] == 0
+    (found,) = data_of(output)["bundles"]
+    matches = Counter(match["rule"] for match in found["matches"])
+    assert (matches["add-layer-norm"], matches["linear-act"]) == (2 * layers, layers + 1)  # and the pooler
+    assert {row["ok"] for row in found["parity"]} == {True}
+    captured, fused = found["captured"]["nodes"], found["fused"]["nodes"]
+    assert {name for match in found["matches"] for name in match["nodes"]} <= {node["name"] for node in captured}
+    assert Counter(node["op"] for node in fused)["fuseconv.linear_act.default"] == matches["linear-act"]
+    assert any("modeling_bert" in file for file in found["captured"]["files"])
 
 
 def test_two_bundles_side_by_side(

@@ -135,7 +135,7 @@ def test_an_output_file_that_is_full(command: str, folder: Path, capsys: pytest.
     assert cli.main([command, *(word.format(folder) for word in words), "-o", "/dev/full", "-q"]) == 6
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("error: No space left on device\n")
+    assert "cannot be written: No space left on device\n  at: /dev/full\n  fix: free disk space" in said.err
 
 
 class Failing(io.StringIO):

@@ -15,6 +15,7 @@ from fuseconv.proof.example import parse_example
 from fuseconv.proof.operands import draw_operands
 from fuseconv.proof.rule_check import check_examples, check_rules
 from fuseconv.proof.traced import Traced, trace
+from fuseconv.rulebook import listed
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
 
@@ -24,6 +25,13 @@ NEVER_MISSES = {"assert-metadata", "constants", "duplicates", "in-place"}
 NEVER_MISSES |= {"add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
 NEVER_MISSES |= {f"{op}-mean-{form}" for op in ("var", "std") for form in ("dim", "correction")}
 """Rules of one op that take it as it is, and those that look at the whole graph."""
+
+
+def test_the_rules_are_listed_as_they_are_read(default_rules: Sequence[Rule]) -> None:
+    expected = [(rule.name, rule.stage, rule.allow) for rule in default_rules]
+    assert [(one.name, one.stage, one.allow) for one in listed.own()] == expected
+    without = expected[3][0]
+    assert [one.name for one in listed.own([without])] == [name for name, *_ in expected if name != without]
 
 
 @pytest.mark.parametrize("name", RULES)
