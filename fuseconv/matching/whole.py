@@ -16,6 +16,7 @@ from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_return
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
+from fuseconv.matching.views import views
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
@@ -209,5 +210,6 @@ FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
     "constants": constants,
     "duplicates": duplicates,
     "in-place": in_place,
+    "views": views,
 }
 """Maps each value of `finds` to the function that finds its matches."""

@@ -113,7 +113,7 @@ class RuleFields(BaseModel):
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
-    finds: Literal["attention", "attention-axes", "constants", "duplicates", "in-place"] | None = None
+    finds: Literal["attention", "attention-axes", "constants", "duplicates", "in-place", "views"] | None = None
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []
