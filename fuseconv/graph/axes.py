@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -70,6 +71,30 @@ class Axes:
         if len(factors) == 1:
             self.selected[factors[0]] = position
         return len(factors) <= 1
+
+    def join(self, order: Sequence[Factor]) -> tuple[list[Factor], list[tuple[int, int]]]:
+        """Joins factors that follow one another both in an order of the factors and in an axis of the view.
+
+        Returns:
+            The order with the joined factors, and the first and last position of each group of factors before. The last
+            group comes first: joining it does not change the positions of the others.
+        """
+        groups: list[list[Factor]] = []
+        for factor in order:
+            if groups and any(pair == (groups[-1][-1], factor) for axis in self.axes for pair in pairwise(axis)):
+                groups[-1].append(factor)
+            else:
+                groups.append([factor])
+        ends, at = [], len(order)
+        for number, group in reversed([*enumerate(groups)]):
+            at -= len(group)
+            if len(group) > 1:
+                ends.append((at, at + len(group) - 1))
+                groups[number] = [Factor(sympy.prod([factor.size for factor in group]))]
+                for axis in (*self.base, *self.axes):
+                    if group[0] in axis and group[-1] in axis:
+                        axis[axis.index(group[0]) : axis.index(group[-1]) + 1] = groups[number]
+        return [group[0] for group in groups], ends
 
     def _split(self, factor: Factor, first: Any, second: Any) -> tuple[Factor, Factor]:
         parts = Factor(first), Factor(second)

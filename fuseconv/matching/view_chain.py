@@ -108,6 +108,8 @@ def _axes(base: torch.Tensor, moves: Sequence[Link]) -> Axes | None:
 
 
 def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
+    for factors in axes.base:
+        axes.join([factor for factor in factors if factor not in axes.selected])
     split = _splits(axes, moves[0][0])
     if split is None:
         return None
@@ -116,16 +118,23 @@ def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
     for factor, position in axes.selected.items():
         selects.append(("select.int", left.index(factor), position))
         left.remove(factor)
-    order = [left.index(factor) for axis in axes.axes for factor in axis]
-    merges: list[Op] = []
+    left, joined = axes.join(left)
+    early: list[Op] = [("flatten.using_ints", *ends) for ends in joined]
+    permutation = _permutation([left.index(factor) for axis in axes.axes for factor in axis])
+    late: list[Op] = []
     at = len(left)
     for axis in reversed(axes.axes):
         at -= len(axis)
         if len(axis) != 1:
-            merges.append(("flatten.using_ints", at, at + len(axis) - 1) if axis else ("unsqueeze.default", at))
+            late.append(("flatten.using_ints", at, at + len(axis) - 1) if axis else ("unsqueeze.default", at))
+    merges = [*early, *permutation, *late]
     if len(merges) > 1 and op_name(moves[-1][0].target) in _VIEWS:
-        merges = [("reshape.default", moves[-1][0].args[1])]
-    return [*split, *selects, *_permutation(order), *merges]
+        last: Op = ("reshape.default", moves[-1][0].args[1])
+        if not permutation:
+            merges = [last]
+        elif len(late) > 1:
+            merges = [*early, *permutation, last]
+    return [*split, *selects, *merges]
 
 
 def _permutation(order: list[int]) -> list[Op]:
