@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.axes import Axes, expression
+from fuseconv.graph.axes import Axes, Factor, expression
 from fuseconv.graph.nodes import facts_of, may_squeeze
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import arguments, is_call, is_getitem, op_name
@@ -118,23 +118,24 @@ def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
     for factor, position in axes.selected.items():
         selects.append(("select.int", left.index(factor), position))
         left.remove(factor)
-    left, joined = axes.join(left)
-    early: list[Op] = [("flatten.using_ints", *ends) for ends in joined]
-    permutation = _permutation([left.index(factor) for axis in axes.axes for factor in axis])
-    late: list[Op] = []
+    merges = _merges(axes, left, moves[-1][0])
+    left, ends = axes.join(left)
+    early = [*(("flatten.using_ints", *both) for both in ends), *_merges(axes, left, moves[-1][0])]
+    return [*split, *selects, *(early if len(early) <= len(merges) else merges)]
+
+
+def _merges(axes: Axes, left: list[Factor], last: Node) -> list[Op]:
+    """Returns the ops that permute the factors, which have an axis each, and then merge them."""
+    ops = _permutation([left.index(factor) for axis in axes.axes for factor in axis])
+    merges: list[Op] = []
     at = len(left)
     for axis in reversed(axes.axes):
         at -= len(axis)
         if len(axis) != 1:
-            late.append(("flatten.using_ints", at, at + len(axis) - 1) if axis else ("unsqueeze.default", at))
-    merges = [*early, *permutation, *late]
-    if len(merges) > 1 and op_name(moves[-1][0].target) in _VIEWS:
-        last: Op = ("reshape.default", moves[-1][0].args[1])
-        if not permutation:
-            merges = [last]
-        elif len(late) > 1:
-            merges = [*early, *permutation, last]
-    return [*split, *selects, *merges]
+            merges.append(("flatten.using_ints", at, at + len(axis) - 1) if axis else ("unsqueeze.default", at))
+    if len(merges) > 1 and op_name(last.target) in _VIEWS:
+        return [*ops, ("reshape.default", last.args[1])]
+    return [*ops, *merges]
 
 
 def _permutation(order: list[int]) -> list[Op]:

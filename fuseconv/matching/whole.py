@@ -12,6 +12,7 @@ from fuseconv.graph.aten import facts
 from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.attention import attention
 from fuseconv.matching.attention_axes import attention_axes
+from fuseconv.matching.early import activations
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
@@ -205,6 +206,7 @@ def _bytes(tensor: Any) -> int:
 
 
 FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
+    "activations": activations,
     "attention": attention,
     "attention-axes": attention_axes,
     "constants": constants,
