@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -41,6 +41,9 @@ class Cost:
     permutations: int
     ops: int
     spellings: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
 
 def link(node: Node, ranges: Mapping[Any, Any]) -> Link:
@@ -121,7 +124,7 @@ def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
     merges = _merges(axes, left, moves[-1][0])
     left, ends = axes.join(left)
     early = [*(("flatten.using_ints", *both) for both in ends), *_merges(axes, left, moves[-1][0])]
-    return [*split, *selects, *(early if len(early) <= len(merges) else merges)]
+    return [*split, *selects, *(early if len(early) < len(merges) else merges)]
 
 
 def _merges(axes: Axes, left: list[Factor], last: Node) -> list[Op]:

@@ -107,22 +107,31 @@ def _chain(workspace: Workspace, end: Node) -> tuple[Link, ...]:
 
 
 def _rewritten(workspace: Workspace, end: Node, links: tuple[Link, ...]) -> dict[Node, Chain]:
-    """Returns, by its end, the longest end of a chain that other ops compute better, or as well if none is better."""
+    """Returns, by its end, the part of a chain up to its end for which other ops make the chain cheapest.
+
+    The shortest part of several. If no part becomes cheaper, the longest part that other ops compute as cheaply.
+    """
+    whole = best = _cost(workspace, links)
     found: dict[Node, Chain] = {}
     for start in range(len(links)):
         rest = links[start:]
+        old = _cost(workspace, rest)
         try:
             new = _Lines(workspace, base_of_link(rest[0])).add(rest, "y")
         except Refused:
             continue
-        old = cost_of(rest, sum(_copies(workspace, one) for one in rest))
         if new.permutations and only_transposes(rest):  # two transposes are no worse than one permutation
             new = replace(new, permutations=max(new.permutations, old.permutations))
-        if new < old:
-            return {end: Chain(rest, better=True)}
-        if new == old:
+        total = _cost(workspace, links[:start]) + new
+        if total < whole and total <= best:
+            best, found = total, {end: Chain(rest, better=True)}
+        elif new == old:
             found.setdefault(end, Chain(rest, better=False))
     return found
+
+
+def _cost(workspace: Workspace, links: tuple[Link, ...]) -> Cost:
+    return cost_of(links, sum(_copies(workspace, one) for one in links))
 
 
 def _copies(workspace: Workspace, one: Link) -> bool:
