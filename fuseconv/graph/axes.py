@@ -45,16 +45,17 @@ class Axes:
         axes: list[list[Factor]] = []
         for size in map(expression, sizes):
             axes.append([])
-            while size != 1:
+            wanted = size
+            while wanted != 1:
                 if not left:
                     return False
                 factor = left.pop()
-                if (rest := _quotient(size, factor.size)) is not None:
-                    size = rest
-                elif (rest := _quotient(factor.size, size)) is not None:
-                    factor, second = self._split(factor, size, rest)
+                if (rest := _quotient(wanted, factor.size)) is not None:
+                    wanted = rest
+                elif (rest := _quotient(factor.size, wanted)) is not None:
+                    factor, second = self._split(factor, wanted, rest)
                     left.append(second)
-                    size = sympy.Integer(1)
+                    wanted = sympy.Integer(1)
                 else:
                     return False
                 axes[-1].append(factor)

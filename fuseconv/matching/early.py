@@ -16,10 +16,8 @@ from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import parse_line
 
-_ACTIVATIONS = frozenset(
-    f"aten.{name}.default"
-    for name in "relu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu mish".split()
-)
+_NAMES = "relu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu mish"
+_ACTIVATIONS = frozenset(f"aten.{name}.default" for name in _NAMES.split())
 _PRODUCTS = frozenset(
     {
         *("aten.linear.default", "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),

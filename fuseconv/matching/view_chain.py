@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fuseconv.graph.axes import Axes, Factor, expression
 from fuseconv.graph.nodes import facts_of, may_squeeze
-from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.graph import arguments, is_call, is_getitem, op_name
 
 _COPIES = ("aten.contiguous.default", "aten.clone.default")

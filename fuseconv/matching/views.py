@@ -155,7 +155,7 @@ def _needs_copy(workspace: Workspace, base: torch.Tensor, value: torch.Tensor) -
 
 def _is_dense(node: Node, fake: torch.Tensor) -> bool:
     """Returns whether a view of a node is row-major, whichever kernel computes the node."""
-    return row_major(fake) and _ATTENTION != op_name(base_of(node).target)
+    return row_major(fake) and op_name(base_of(node).target) != _ATTENTION
 
 
 def _accepts(user: Node, value: torch.Tensor) -> bool:
