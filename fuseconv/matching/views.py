@@ -6,7 +6,7 @@ All chains that begin at one value are rewritten together, so that a copy disapp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -120,8 +120,6 @@ def _rewritten(workspace: Workspace, end: Node, links: tuple[Link, ...]) -> dict
             new = _Lines(workspace, base_of_link(rest[0])).add(rest, "y")
         except Refused:
             continue
-        if new.permutations and only_transposes(rest):  # two transposes are no worse than one permutation
-            new = replace(new, permutations=max(new.permutations, old.permutations))
         total = _cost(workspace, links[:start]) + new
         if total < whole and total <= best:
             best, found = total, {end: Chain(rest, better=True)}
@@ -199,7 +197,12 @@ class _Lines:
             name, copies, count = self._call(name, "contiguous.default", []), copies + 1, count + 1
         self.texts.append(f"{result} = {name}")
         permutations = sum(op in ("t.default", "transpose.int", "permute.default") for op, *_ in ops)
-        return Cost(copies, len(ops) - permutations, permutations, count)
+        shapes = len(ops) - permutations
+        if any(op == "permute.default" for op, *_ in ops) and only_transposes(chain):
+            # Several transposes are no worse than one permutation, and rules match them.
+            spared = max(cost_of(chain, 0).permutations - permutations, 0)
+            permutations, count = permutations + spared, count + spared
+        return Cost(copies, shapes, permutations, count)
 
     def _call(self, name: str, op: str, given: list[Any]) -> str:
         args = []

@@ -41,6 +41,7 @@ VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "movedim": (lambda x: x.movedim(1, -1), ["transpose.int"]),
     "numpy's names": (lambda x: x.swapaxes(1, 2).moveaxis(2, 1), []),
     "permuted twice": (lambda x: x.permute(1, 2, 0).permute(2, 1, 0), ["transpose.int"]),
+    "transposed thrice": (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), ["transpose.int"]),
     "copies between": (
         lambda x: x.view(-1, 6, 2, 2).permute(0, 2, 1, 3).contiguous().view(-1, 2, 12).contiguous(),
         ["view.default", "transpose.int", "flatten.using_ints"],
@@ -106,6 +107,21 @@ def test_multihead_attention_reads_its_projection_in_place(
         while op_name(view.target) != "aten.linear.default":
             assert op_name(view.target).split(".")[1] in VIEW_OPS
             view = view.args[0]
+
+
+def test_capped_scores_of_transposed_keys_end(default_rules: tuple[Rule, ...]) -> None:
+    """The rules for keys write a permutation as two transposes, which a chain must not join again."""
+
+    def scores(m: nn.Module, x: Tensor) -> Tensor:
+        q = x.view(x.shape[0], 6, 2, 2).transpose(1, 2)
+        return torch.tanh(q @ q.cos().view(x.shape[0], 2, 6, 2).transpose(2, 3) @ q.permute(0, 1, 3, 2).mT)
+
+    def keys(m: nn.Module, x: Tensor) -> Tensor:
+        q, k = (part.view(x.shape[0], 6, 2, 2).transpose(1, 2) for part in (x, x.cos()))
+        return torch.tanh(q @ k.transpose(2, 3) / 5)
+
+    for function in (scores, keys):
+        rewritten(programs.Function(function), default_rules, drawn(2, 6, 4), dims=(({0: N},),))
 
 
 def test_a_copy_that_an_op_needs_stays(canonical_rules: tuple[Rule, ...]) -> None:
