@@ -212,10 +212,7 @@ def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
     insertion_point(matched, operands, frozenset(results.values()))
     if index.workspace.trainable:
         check_gradients(matched, operands, results, replacement, index.workspace)
-    costs = (
-        not (one.constant or str(one.op) in _FREE or _has_one_element(one.fake)) for one in replacement.instructions
-    )
-    made = sum(costs)
+    made = sum(not (one.constant or _is_free(one)) for one in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)
     return Match(found.rule, tuple(sorted(matched)), found.captures, results, saved, text, found.literals)
