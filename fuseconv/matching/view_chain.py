@@ -113,10 +113,12 @@ def _axes(base: torch.Tensor, moves: Sequence[Link]) -> Axes | None:
 def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
     for factors in axes.base:
         axes.join([factor for factor in factors if factor not in axes.selected])
+    left = [factor for axis in axes.base for factor in axis]
+    if left == [factor for axis in axes.axes for factor in axis] and op_name(moves[-1][0].target) in _VIEWS:
+        return [("reshape.default", moves[-1][0].args[1])]
     split = _splits(axes, moves[0][0])
     if split is None:
         return None
-    left = [factor for axis in axes.base for factor in axis]
     selects: list[Op] = []
     for factor, position in axes.selected.items():
         selects.append(("select.int", left.index(factor), position))
