@@ -59,8 +59,9 @@ struct LinearAct {
 
   template <class Target>
   static void run(typename Target::Host& host, const Args& args, Out y) {
-    linear_layer(host, LinearLayer{args.x, args.weight, args.bias, args.residual, parse_activation(name, args.act),
-                                   false, args.tf32, linear::parse_backend(name, args.backend), y, args.residual_first});
+    linear_layer(host,
+                 LinearLayer{args.x, args.weight, args.bias, args.residual, parse_activation(name, args.act), false,
+                             args.tf32, linear::parse_backend(name, args.backend), y, args.residual_first});
   }
 };
 
