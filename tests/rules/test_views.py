@@ -109,6 +109,24 @@ def test_multihead_attention_reads_its_projection_in_place(
             view = view.args[0]
 
 
+def test_projections_of_one_head_are_one_linear(default_rules: tuple[Rule, ...]) -> None:
+    """The view that splits one head off adds an axis of size 1."""
+
+    def heads(x: Tensor) -> Tensor:
+        return x.view(x.shape[0], 6, -1, 32).transpose(1, 2)
+
+    def attend(m: Any, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*(heads(project(x)) for project in m.projections)).transpose(1, 2)
+
+    module: Any = programs.Function(attend)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module.projections = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+    called, _ = rewritten(module.requires_grad_(False), default_rules, drawn(2, 6, 32), dims=(({0: N},),))
+    assert called.count("aten.linear.default") == 1
+    assert "aten.unsqueeze.default" in called
+
+
 def test_capped_scores_of_transposed_keys_end(default_rules: tuple[Rule, ...]) -> None:
     """The rules for keys write a permutation as two transposes, which a chain must not join again."""
 
