@@ -116,7 +116,8 @@ def test_projections_of_one_head_are_one_linear(default_rules: tuple[Rule, ...])
         return x.view(x.shape[0], 6, -1, 32).transpose(1, 2)
 
     def attend(m: Any, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*(heads(project(x)) for project in m.projections)).transpose(1, 2)
+        q, k, v = (heads(project(x)) for project in m.projections)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
     module: Any = programs.Function(attend)
     with torch.random.fork_rng():
