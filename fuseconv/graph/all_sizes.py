@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -38,9 +39,13 @@ class GuardError(RuntimeError):
         self.condition = condition
 
 
+_FIRST: ContextVar[bool] = ContextVar("first", default=False)
+"""Whether ops that fail are called again in another way."""
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    """A logging filter that rejects the log records of a GuardError, because this module handles the error itself."""
-    return not (record.exc_info and isinstance(record.exc_info[1], GuardError))
+    """A logging filter that rejects the log records of errors that this module handles itself."""
+    return not (_FIRST.get() or (record.exc_info and isinstance(record.exc_info[1], GuardError)))
 
 
 logging.getLogger(fake_tensor.__name__).addFilter(_is_news)
@@ -62,12 +67,16 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
     """
     if mode is None:
         return run()
+    first = _FIRST.set(True)
     try:
         return _run_both_ways(mode, run)
     except RuntimeError:
-        # The C++ code of a composite op may read a size as an int, as linear does in torch 2.11.
-        with enable_python_dispatcher():
-            return _run_both_ways(mode, run)
+        pass
+    finally:
+        _FIRST.reset(first)
+    # The C++ code of a composite op may read a size as an int, as linear does in torch 2.11, and baddbmm in torch 2.13.
+    with enable_python_dispatcher():
+        return _run_both_ways(mode, run)
 
 
 def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:

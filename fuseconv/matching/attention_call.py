@@ -114,11 +114,19 @@ class _Call:
         q, k = (k, q) if self.scores.turned else (q, k)
         q, scale = self.scaled(q)
         mask, hidden = self.mask()
-        given = [q, k, self.read(values), *([mask.name] if mask else []), f"scale={scale!r}"]
-        o = self.make("scaled_dot_product_attention.default", *given)
+        o = self.attend([q, k, self.read(values)], mask, scale)
         if hidden:
             o = self.make("masked_fill.Scalar", o, hidden, 0.0 if safe else "nan")
         self.lines[-1] = self.lines[-1].replace(o, "o", 1)
+
+    def attend(self, operands: list[str], mask: _Mask | None, scale: float) -> str:
+        """Adds the call of attention. Three axes get a fourth, because kernels of attention accept four axes only."""
+        masks = [mask.name] if mask else []
+        if self.fake.dim() == 3:
+            operands = [self.make("unsqueeze.default", one, 0) for one in operands]
+            masks = [self.make("unsqueeze.default", one, 0) for one in masks] if mask and mask.rank == 3 else masks
+        o = self.make("scaled_dot_product_attention.default", *operands, *masks, f"scale={scale!r}")
+        return self.make("squeeze.dim", o, 0) if self.fake.dim() == 3 else o
 
     def check_views(self) -> None:
         """Checks that views preserve the last axis of the scores, along which the softmax is computed."""

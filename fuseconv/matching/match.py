@@ -22,7 +22,7 @@ from fuseconv.matching.layout import relaid
 from fuseconv.matching.merge import spread
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
-from fuseconv.matching.replacement import check_same, instantiate, resolve
+from fuseconv.matching.replacement import Instruction, check_same, instantiate, resolve
 from fuseconv.matching.search import Index, Search, State, result_of
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused, text_of
@@ -40,7 +40,8 @@ class Match:
         captures: maps each pattern variable to a node, a literal, or a list of these.
         results: maps each replaced name of the pattern to the node whose value is replaced.
         saved: the number of passes over memory that the replacement saves: the number of matched ops minus the number
-            of inserted ops. Inserted ops that return a single element or are evaluated at conversion do not count.
+            of inserted ops. Inserted ops that return a single element, only add or remove an axis of size 1, or are
+            evaluated at conversion do not count.
         replace: the lines of SSA text whose ops replace the nodes.
         literals: pairs of a float in the graph and the float of the rule that it matches. Only pairs that differ by
             more than the rounding error are listed.
@@ -211,13 +212,17 @@ def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
     insertion_point(matched, operands, frozenset(results.values()))
     if index.workspace.trainable:
         check_gradients(matched, operands, results, replacement, index.workspace)
-    made = sum(not (one.constant or _has_one_element(one.fake)) for one in replacement.instructions)
+    made = sum(not (one.constant or _is_free(one)) for one in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)
     return Match(found.rule, tuple(sorted(matched)), found.captures, results, saved, text, found.literals)
 
 
-def _has_one_element(fake: Any) -> bool:
+def _is_free(one: Instruction) -> bool:
+    """Returns whether an inserted op only adds or removes an axis of size 1, or returns a single element."""
+    fake = one.fake
+    if str(one.op) in ("aten.unsqueeze.default", "aten.squeeze.dim"):
+        return True
     return isinstance(fake, torch.Tensor) and all(isinstance(size, int) and size == 1 for size in fake.shape)
 
 

@@ -27,7 +27,7 @@ from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, Step, read_plan
 from fuseconv.matching.types import named_dims
 from fuseconv.matching.unforeseen import StepError
-from fuseconv.matching.worklist import Worklist
+from fuseconv.matching.worklist import ALL, NEAR, Worklist
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import STAGES, Rule
@@ -162,8 +162,8 @@ def run_stage(
     last: deque[Step] = deque(maxlen=RECENT)
     replaced: Counter[str] = Counter()
     replaced_by: set[tuple[str, str]] = set()
-    far = True
-    matches = worklist.matches(far=far)
+    reach = ALL
+    matches = worklist.matches(reach)
     # A step of another rule may remove a partial match, so near misses are recorded before the first step. Canonical
     # rules are omitted, because most of them match one of many spellings and are expected to miss.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
@@ -190,10 +190,10 @@ def run_stage(
                 raise _feeding(stage, last)
         for loser in losers:
             yield None, loser
-        if stage == "search" or (far and not done):
+        if stage == "search" or (reach == ALL and not done):
             break
-        far = not done
-        matches = worklist.matches(far=far)
+        reach = NEAR if done else reach + 1
+        matches = worklist.matches(reach)
     yield from ((None, miss.miss) for miss in _worth_a_line(list(worklist.misses()), stage))
     yield from ((None, miss) for miss in early if (miss.rule, miss.node) not in replaced_by)
 

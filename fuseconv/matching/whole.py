@@ -12,10 +12,12 @@ from fuseconv.graph.aten import facts
 from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.attention import attention
 from fuseconv.matching.attention_axes import attention_axes
+from fuseconv.matching.early import activations
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
+from fuseconv.matching.views import views
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
@@ -204,10 +206,12 @@ def _bytes(tensor: Any) -> int:
 
 
 FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
+    "activations": activations,
     "attention": attention,
     "attention-axes": attention_axes,
     "constants": constants,
     "duplicates": duplicates,
     "in-place": in_place,
+    "views": views,
 }
 """Maps each value of `finds` to the function that finds its matches."""

@@ -3,7 +3,7 @@
 A search depends on the nodes that it compares, the values that it binds, and the users of both. Each result records
 these nodes. Some rules depend on more of the graph: on everything from which a mask is computed, on all users of a
 value whose strides change, or on the whole graph. These rules are evaluated at the start, and again whenever the other
-rules have reached a fixpoint.
+rules have reached a fixpoint: first the rules for chains of views, so that the rest see short chains only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from fuseconv.matching.unforeseen import described
 from fuseconv.matching.whole import FINDERS
 from fuseconv.rulebook.rule import Rule
 
+NEAR, VIEWS, ALL = range(3)
+"""Which rules are evaluated: those that depend on the nodes that they record, also those for views, or all."""
+
 
 @dataclass
 class _Kept:
@@ -34,7 +37,8 @@ class _Kept:
         rule: the rule whose matches are kept.
         order: the position of the rule among the rules of the stage, which breaks ties.
         patterns: the alternatives of the rule.
-        looks_far: whether the rule depends on nodes that its results do not record, so that all are recomputed.
+        reach: NEAR, or VIEWS or ALL if the rule depends on nodes that its results do not record. Then all results are
+            recomputed.
         live: the alternatives that may match. For a canonical rule, these are the alternatives whose ops all occur in
             the graph.
         found: maps each anchor to the result of the search there.
@@ -46,7 +50,7 @@ class _Kept:
     rule: Rule
     order: int
     patterns: tuple[Pattern, ...]
-    looks_far: bool
+    reach: int
     live: tuple[Pattern, ...] = ()
     found: dict[Node, Found] = field(default_factory=dict)
     stale: set[Node] = field(default_factory=set)
@@ -62,22 +66,18 @@ class Worklist:
         self.workspace = workspace
         self.index = Index(workspace)
         self.rules = [
-            _Kept(rule, order, patterns, _looks_far(rule, patterns)) for order, (rule, patterns) in enumerate(rules)
+            _Kept(rule, order, patterns, _reach(rule, patterns)) for order, (rule, patterns) in enumerate(rules)
         ]
         self._dependents: dict[Node, set[tuple[int, Node]]] = {}
         self._anchored: dict[Any, dict[int, None]] = {}
 
-    def matches(self, *, far: bool) -> list[tuple[int, Match]]:
-        """Returns all current matches as (position of the rule, match).
-
-        Args:
-            far: whether to include the rules with `looks_far`.
-        """
+    def matches(self, reach: int) -> list[tuple[int, Match]]:
+        """Returns the current matches of the rules up to a reach as (position of the rule, match)."""
         self._update()
-        for kept in self.rules:
-            if far or not kept.looks_far:
-                self._ask(kept)
-        return [(kept.order, match) for kept in self.rules if far or not kept.looks_far for match in _matches(kept)]
+        asked = [kept for kept in self.rules if kept.reach <= reach]
+        for kept in asked:
+            self._ask(kept)
+        return [(kept.order, match) for kept in asked for match in _matches(kept)]
 
     def misses(self) -> Iterator[NearMiss]:
         """Yields the near misses of each rule, in graph order.
@@ -118,14 +118,14 @@ class Worklist:
         if rule.finds is not None:
             _keep(kept, FINDERS[rule.finds](index, rule))
             return
-        if kept.looks_far:
+        if kept.reach != NEAR:
             kept.stale.update(kept.found)
         for anchor in kept.stale:
             kept.found.pop(anchor, None)
             if anchor._erased or not any(index.is_call_of(anchor, pattern.lines[-1].op) for pattern in kept.live):
                 continue
             found = kept.found[anchor] = _try_match_at(index, kept, anchor)
-            if not kept.looks_far:
+            if kept.reach == NEAR:
                 for node in found.read:
                     self._dependents.setdefault(node, set()).add((kept.order, anchor))
         kept.stale.clear()
@@ -164,8 +164,11 @@ def _matches(kept: _Kept) -> Iterator[Match]:
     yield from kept.whole
 
 
-def _looks_far(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
-    return bool(rule.finds or rule.merge) or rule.strides != "same" or any(one.follows for one in patterns[:1])
+def _reach(rule: Rule, patterns: tuple[Pattern, ...]) -> int:
+    if rule.finds == "views":
+        return VIEWS
+    far = rule.finds or rule.merge or rule.strides != "same" or any(one.follows for one in patterns[:1])
+    return ALL if far else NEAR
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:

@@ -138,6 +138,12 @@ def composed(_: Constants, first: Any, second: Any) -> list[int]:
 
 
 @rule_function(tensors=False)
+def ending(_: Constants, shape: Any, last: Any) -> list[Any]:
+    """The shape with another last size: `ending(s, 8)` for a view as `s` that has 8 elements per row instead."""
+    return [*shape[:-1], last]
+
+
+@rule_function(tensors=False)
 def keeps_order(_: Constants, permutation: Any) -> None:
     """The permutation leaves every axis in place."""
     if [axis % len(permutation) for axis in permutation] != list(range(len(permutation))):

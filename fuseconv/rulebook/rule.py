@@ -83,11 +83,12 @@ class RuleFields(BaseModel):
             of a computation, and `convert --search` chooses among the forms.
         doc: one or two sentences that say what the rule matches and why the replacement is better.
         match: SSA lines, or a list of alternatives. A name that no line binds is a pattern variable.
-        finds: a built-in matcher that is used instead of `match` and `replace`. `attention` finds attention, however
-            its scores are computed; `attention-axes` finds attention whose axes before the positions are not batch and
-            heads; `constants` finds values that do not depend on an input and can be computed at
+        finds: a built-in matcher that is used instead of `match` and `replace`. `activations` finds activations
+            behind views of a product's result; `attention` finds attention, however its scores are computed;
+            `attention-axes` finds attention whose axes before the positions are not batch and heads; `constants`
+            finds values that do not depend on an input and can be computed at
             conversion; `duplicates` finds ops that are called twice on the same arguments; `in-place` finds in-place
-            elementwise ops whose mutation no other op observes.
+            elementwise ops whose mutation no other op observes; `views` finds chains of views that can be shorter.
         merge: names of pattern variables. All matches that agree on these variables are replaced together.
         where: conditions that use the functions in predicates.py.
         replace: SSA lines. If a line binds a name of `match`, it replaces the value of that name. Without lines, the
@@ -113,7 +114,9 @@ class RuleFields(BaseModel):
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
-    finds: Literal["attention", "attention-axes", "constants", "duplicates", "in-place"] | None = None
+    finds: (
+        Literal["activations", "attention", "attention-axes", "constants", "duplicates", "in-place", "views"] | None
+    ) = None
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []

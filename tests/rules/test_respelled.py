@@ -27,7 +27,8 @@ _REASONS = json.loads((Path(__file__).parent / "respelled_exceptions.json").read
 EXCEPTIONS = {name: reason for reason, names in _REASONS.items() for name in names}
 """Variant to the reason why it is not found, as `rule/example/what is changed`."""
 
-FREE = {"alias", "expand", "getitem", "permute", "reshape", "squeeze", "t", "transpose", "unsqueeze", "view"}
+FREE = {"alias", "expand", "flatten", "getitem", "permute", "reshape", "squeeze", "t", "transpose", "unflatten"}
+FREE |= {"unsqueeze", "view"}
 """Views, which are left where they are: they compute nothing."""
 
 Stages = list[tuple[str, list[tuple[Rule, tuple[Pattern, ...]]]]]

@@ -45,6 +45,8 @@ FREE = (
     "permute",
     "unsqueeze",
     "expand",
+    "flatten",
+    "squeeze",
     "logical_not",
     "masked_fill",
     "new_zeros",

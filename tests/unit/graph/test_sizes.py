@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -43,17 +43,30 @@ def test_a_condition_on_sizes_is_tried_both_ways() -> None:
         run_for_all_sizes(mode, lambda: 1 if value.shape[0] > 8 else 2)
 
 
-def test_torch_does_not_log_what_is_tried_and_handled() -> None:
+@pytest.fixture
+def said() -> Iterator[io.StringIO]:
+    """What torch logs about fake tensors during a test."""
+    logger, text = logging.getLogger("torch._subclasses.fake_tensor"), io.StringIO()
+    handler = logging.StreamHandler(text)
+    logger.addHandler(handler)
+    yield text
+    logger.removeHandler(handler)
+
+
+def test_torch_does_not_log_what_is_tried_and_handled(said: io.StringIO) -> None:
     mode, value = fake_of_any_batch()
     library = torch.library.Library("fuseconv_test_sizes", "DEF")
     library.define("rows(Tensor x) -> Tensor")
     library.impl("rows", lambda x: x.new_empty(int(x.shape[0])), "Meta")
-    logger, said = logging.getLogger("torch._subclasses.fake_tensor"), io.StringIO()
-    handler = logging.StreamHandler(said)
-    logger.addHandler(handler)
-    try:
-        with pytest.raises(GuardError):
-            run_for_all_sizes(mode, lambda: torch.ops.fuseconv_test_sizes.rows(value))
-    finally:
-        logger.removeHandler(handler)
+    with pytest.raises(GuardError):
+        run_for_all_sizes(mode, lambda: torch.ops.fuseconv_test_sizes.rows(value))
+    assert said.getvalue() == ""
+
+
+def test_torch_does_not_log_what_is_tried_again(said: io.StringIO) -> None:
+    """The C++ code of expand, which baddbmm calls, reads sizes as ints unless Python dispatches it."""
+    mode, value = fake_of_any_batch()
+    run = torch.ops.aten.baddbmm.default
+    result = run_for_all_sizes(mode, lambda: run(value[:, :1, None], value[:, :, None], value[:, None]))
+    assert result.shape == (value.shape[0], 8, 8)
     assert said.getvalue() == ""

@@ -117,7 +117,7 @@ def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_i
         assert problem is None or f"enable step {number} (rule {step.rule})" in problem.fix
 
 
-@pytest.mark.parametrize("left_out", ["eval-dropout", "no-op-contiguous", "duplicates"])
+@pytest.mark.parametrize("left_out", ["eval-dropout", "views", "duplicates"])
 def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out: str, default_rules: tuple[Rule, ...]) -> None:
     """What reads a value through a step that is left out reads what was there before it."""
     program = example_program(THROUGH)
