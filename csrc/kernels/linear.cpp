@@ -21,16 +21,6 @@ struct Epilogue {
   }
 };
 
-template <class Act>
-struct ResidualFirst {
-  Act act;
-
-  template <class A>
-  FUSECONV_INLINE A operator()(A product, A residual) const {
-    return act(product + residual);
-  }
-};
-
 void gated_layer(CpuHost& host, const LinearLayer& layer) {
   Spec spec = contiguous_like(layer.x);
   spec.sizes[spec.rank - 1] = layer.weight.sizes[0];
@@ -53,9 +43,7 @@ void linear_layer(CpuHost& host, const LinearLayer& layer) {
     return;
   }
   dispatch(layer.activation, [&]<class Act>(Act act) {
-    if (layer.residual && layer.residual_first) {
-      pointwise(host, ResidualFirst<Act>{act}, layer.y, In(layer.y), *layer.residual);
-    } else if (layer.residual) {
+    if (layer.residual) {
       pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y), *layer.residual);
     } else {
       pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y));

@@ -1,4 +1,4 @@
-"""linear_act: act(x weight^T + bias) + residual, or the residual is added before the activation."""
+"""linear_act: act(x weight^T + bias) + residual."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def reference(
     act: str = "none",
     backend: str = "auto",  # noqa: ARG001  # selects a kernel, not a result
     tf32: bool = False,  # noqa: ARG001  # only float32 on CUDA has this choice
-    residual_first: bool = False,
 ) -> Tensor:
-    """act(x weight^T + bias) + residual, or act(x weight^T + bias + residual).
+    """act(x weight^T + bias) + residual.
 
     Args:
         x: [..., K].
@@ -39,7 +38,6 @@ def reference(
         backend: the implementation of the matrix product on CUDA: "cublaslt", "sm90", "cublas", "aten", "sm80",
             "tf32x3", or "auto", which selects the fastest implementation for the shape.
         tf32: whether float32 matrix products may use TF32 on CUDA.
-        residual_first: whether the residual is added before the activation. If False, it is added after.
 
     Returns:
         A tensor [..., N].
@@ -49,26 +47,22 @@ def reference(
         >>> fuseconv.ops.linear_act(x, weight, act="relu")
         tensor([[3., 0.]])
     """
-    y = functional.linear(x, weight, bias)
-    if residual is not None and residual_first:
-        y = y + residual
-    y = activate(y, act)
-    return y if residual is None or residual_first else y + residual
+    y = activate(functional.linear(x, weight, bias), act)
+    return y if residual is None else y + residual
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
     """Computes the result with several ops, or returns None if the gradient can be computed from the fused op.
 
     The gradient may require an intermediate value that the fused op does not return: the activation's input or, if
-    the residual is added last, the activation's result.
+    there is a residual, the activation's result.
     """
-    last = a.residual is not None and not a.residual_first
-    if a.act == "none" or (a.act in FROM_RESULT and not last):
+    if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None
     inner = a.act if a.act in FROM_RESULT else "none"
-    y = linear_act(a.x, a.weight, a.bias, None if last else a.residual, inner, a.backend, a.tf32, a.residual_first)
+    y = linear_act(a.x, a.weight, a.bias, None, inner, a.backend, a.tf32)
     y = y if inner == a.act else activate(y, a.act)
-    return y + a.residual if last else y
+    return y if a.residual is None else y + a.residual
 
 
 def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -97,9 +91,8 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     grad = grad.contiguous()
     product = grad
     gradients = {"residual": grad}
-    if kept.act != "none":  # a residual was added before the activation
+    if kept.act != "none":
         product, gradients["bias"] = activation_backward(grad, kept.y, kept.act, "bias" in needed)
-        gradients["residual"] = product
     rows = as_rows(product)
     if kept.act == "none" and "bias" in needed:
         gradients["bias"] = rows.sum(0)
@@ -117,10 +110,6 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     return [
         *(Sample(act, (x, weight, bias, None, act)) for act in ACTIVATIONS),
         *(Sample(f"{act}_residual", (x, weight, bias, residual, act)) for act in ACTIVATIONS),
-        *(
-            Sample(f"{act}_residual_first", (x, weight, bias, residual, act), {"residual_first": True})
-            for act in ACTIVATIONS
-        ),
         Sample("slope", (x, weight, bias, None, "leaky_relu(0.2)")),
         Sample("bare", (x, weight)),
         Sample("residual_without_bias", (x, weight), {"residual": residual}),

@@ -156,8 +156,6 @@ LATE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "slice": lambda m, x: F.silu(m.project(x)[:, 1:]),
     "copied": lambda m, x: torch.tanh(m.project(x).mT.contiguous()),
     "PReLU": lambda m, x: m.slope(m.project(x).flatten(1)),
-    "residual first": lambda m, x: torch.relu(m.project(x) + x),
-    "residual first, swapped": lambda m, x: F.gelu(x + m.project(x)),
     "batch norm of rows": lambda m, x: torch.relu(m.norm(m.project(x).flatten(0, 1))),
     "batch norm of channels": lambda m, x: torch.relu(m.norm(m.project(x).mT).mT),
 }
