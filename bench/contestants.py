@@ -42,10 +42,21 @@ class Contestant:
     load: Callable[[Served, Path], Callable[[], Server]]
 
 
-def contestants(targets: Sequence[str], peers: Sequence[str]) -> dict[str, Contestant]:
-    """Returns those asked for, by name. Our targets share one bundle."""
+def contestants(
+    targets: Sequence[str], peers: Sequence[str], warm_seconds: Sequence[float | None] = (None,)
+) -> dict[str, Contestant]:
+    """Returns those asked for, by name.
+
+    Our targets share one bundle. They are warmed up for each of these times, where None is what `load` does by itself.
+    """
     build = partial(_bundle, tuple(targets))
-    ours = {OURS + target: Contestant("fuseconv", build, partial(_target, target)) for target in targets}
+    ours = {
+        f"{OURS}{target}{'' if seconds is None else f', warmed {seconds:g} s'}": Contestant(
+            "fuseconv", build, partial(_target, target, seconds)
+        )
+        for target in targets
+        for seconds in warm_seconds
+    }
     return ours | {name: PEERS[name] for name in peers}
 
 
@@ -56,8 +67,8 @@ def _bundle(targets: Sequence[str], served: Served, folder: Path) -> None:
     assert not done.left_out, done.left_out
 
 
-def _target(name: str, _served: Served, folder: Path) -> Callable[[], Server]:
-    return lambda: load(folder / BUNDLE, name)
+def _target(name: str, warm_seconds: float | None, _served: Served, folder: Path) -> Callable[[], Server]:
+    return lambda: load(folder / BUNDLE, name, warm_seconds=warm_seconds)
 
 
 def _nothing(_served: Served, _folder: Path) -> None:

@@ -5,7 +5,8 @@
 A row is a model, dtype, pattern (bench/traffic.py) and contestant (bench/contestants.py), measured in a process of its
 own (bench/processes.py). Caches on disk are as the build left them. `start_s` is the time from the first use of the GPU
 until the artifact is loaded and has answered one call, of a size that the traffic does not have. Nothing else is warmed
-up: p50, p99, worst and calls/s are of all calls that follow, each awaited.
+up, apart from what `load` does by itself, or for `--warm` seconds, for our targets. p50, p99, worst and calls/s are of
+all calls that follow, each awaited.
 
 `warm_p50_us` is of a third replay of the same traffic. `p50_of_warm` and `p99_of_warm` are of the first replay, from
 its third call on, as multiples of it. `reserved_mb` is the peak of torch's allocator, and `device_mb` what is in use on
@@ -70,6 +71,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--targets", nargs="*", choices=TARGETS, default=["torchscript", "aoti"])
+    parser.add_argument("--warm", nargs="+", type=float, default=[None], metavar="SECONDS", help="of our targets")
     parser.add_argument("--calls", type=int, default=300, help="of each pattern, at least 3")
     parser.add_argument("--layers", type=int, help="of transformers and perceptrons, in place of all that they have")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -80,7 +82,7 @@ def parsed() -> argparse.Namespace:
 def run(arguments: argparse.Namespace, root: Path) -> list[Row]:
     """Builds, measures, and writes after every row: a run that is stopped keeps what it has."""
     models = [Served(name, arguments.dtype, arguments.layers, arguments.device) for name in arguments.only]
-    chosen = contestants(arguments.targets, arguments.peers)
+    chosen = contestants(arguments.targets, arguments.peers, arguments.warm)
     builds = {(one, each.folder): each for one in models for each in chosen.values()}
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(max(1, min(cores, len(builds)))) as pool:

@@ -79,7 +79,8 @@ def run(
         from fuseconv.parity.reference import REFERENCE, read_reference
         from fuseconv.runtime.model import load
 
-    model = load(folder, target=target, cuda_graphs=False)  # for one call, a capture costs more than it saves
+    # For one call, a capture or a warm-up costs more than it saves.
+    model = load(folder, target=target, cuda_graphs=False, warm_seconds=0)
     if inputs_file is None:
         case = read_reference(folder / REFERENCE, manifest.contract)[0].case
         given, tensors = f"the case {case.name} of {REFERENCE}; name a file of your own with --inputs", case.inputs

@@ -38,7 +38,7 @@ class Predictor:
         device: the device that the bundle must be for. Default: not checked.
         cuda_graphs: whether calls are captured in CUDA graphs, as for `fuseconv.load`.
         cuda_graphs_memory: the maximum GPU memory of the CUDA graphs in bytes, as for `fuseconv.load`.
-        warm_seconds: for about how many seconds to warm up the model.
+        warm_seconds: for about how many seconds to warm up the model, as for `fuseconv.load`.
         keep: the names of columns that are copied to the result, such as the key of each row.
 
     Raises:
@@ -60,7 +60,7 @@ class Predictor:
         device: str | None = None,
         cuda_graphs: Choice = "auto",
         cuda_graphs_memory: int | None = None,
-        warm_seconds: float = 0.0,
+        warm_seconds: float | None = None,
         keep: Sequence[str] = (),
     ) -> None:
         model = load(bundle, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds)

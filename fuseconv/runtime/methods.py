@@ -164,7 +164,7 @@ def load(
     device: str | None = None,
     cuda_graphs: GraphChoice = "auto",
     cuda_graphs_memory: int | None = None,
-    warm_seconds: float = 0.0,
+    warm_seconds: float | None = None,
     signer: str | Path | None = None,
 ) -> Model | Methods:
     """Loads a bundle, and returns a model that is called like the original module.
@@ -187,7 +187,8 @@ def load(
             memory that is free when the model is loaded.
         warm_seconds: for about how many seconds to warm up each method before returning. The warm-up calls the method
             at sizes across the ranges of its contract, small sizes first. Without it, a call at a new size can take
-            milliseconds longer, because CUDA loads each kernel at its first launch. Default: no warm-up.
+            milliseconds longer, because CUDA loads each kernel at its first launch. Default: 0.5 for a bundle for CUDA
+            with dynamic sizes, otherwise 0, which is no warm-up.
         signer: the path of a PEM file with a public key, whose holder must have signed every file of the bundle with
             `fuseconv sign`. The signature is checked before anything of the bundle is loaded, and again by
             `model.swap` for the other bundle. Default: a signature is not checked.

@@ -32,7 +32,7 @@ from fuseconv.runtime.failed_call import explain_call, message
 from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.runtime.packages import package_here
 from fuseconv.runtime.state import OwnedState, StateRunner, next_state, zero_state
-from fuseconv.runtime.warm_up import warm_up
+from fuseconv.runtime.warm_up import default_seconds, warm_up
 from fuseconv.targets import TARGETS, Runner, onnx_session, spec_of
 
 
@@ -192,7 +192,7 @@ def load(
     device: str | None = None,
     cuda_graphs: Choice = "auto",
     cuda_graphs_memory: int | None = None,
-    warm_seconds: float = 0.0,
+    warm_seconds: float | None = None,
     signer: str | Path | None = None,
 ) -> Model:
     """Loads a bundle of one model, or one method of a bundle. Arguments and errors are those of `methods.load`.
@@ -242,7 +242,7 @@ def load_target(
     device: str | None = None,
     cuda_graphs: Choice = False,
     cuda_graphs_memory: int | None = None,
-    warm_seconds: float = 0.0,
+    warm_seconds: float | None = 0.0,
     signer: str | Path | None = None,
 ) -> Model:
     """Loads one target of a bundle that `open_bundle` has checked. Arguments and errors are those of `methods.load`."""
@@ -268,8 +268,9 @@ def load_target(
         ) from error
     in_place = manifest.in_place.get(target, ())
     pure = StateRunner(runner, contract, in_place) if contract.state else runner
-    if warm_seconds > 0:
-        warm_up(Model(contract, target, pure), contract, warm_seconds)
+    seconds = default_seconds(contract) if warm_seconds is None else warm_seconds
+    if seconds > 0:
+        warm_up(Model(contract, target, pure), contract, seconds)
     if ungraphed is None:
         required = cuda_graphs != "auto"
         pure = GraphedRunner(runner, contract, in_place, required=required, memory=cuda_graphs_memory)

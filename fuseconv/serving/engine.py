@@ -65,7 +65,7 @@ class Engine:
         target: str | None = None,
         device: str | None = None,
         signer: Path | None = None,
-        warm_seconds: float = 0.0,
+        warm_seconds: float | None = None,
     ) -> None:
         """Loads a bundle, and calls the model once with the inputs of the first verification case in the bundle.
 

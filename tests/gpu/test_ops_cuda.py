@@ -33,7 +33,9 @@ def test_replays_from_a_graph(op: Op[..., Any], dtype: torch.dtype) -> None:
     """The graph is captured before the op ran on these sizes, and reads what its inputs hold at the replay."""
     sample = first_sample(op, dtype)
     args = cloned(sample)
-    torch.cuda.current_blas_handle()  # cuBLAS is made before a capture, as any program does that has run a product
+    # cuBLAS and cuDNN are made before a capture, as in any program that has run a product and a convolution.
+    torch.cuda.current_blas_handle()
+    torch.nn.functional.conv1d(torch.ones(1, 1, 4, device="cuda"), torch.ones(1, 1, 1, device="cuda"))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = tensors(op(*args, **sample.kwargs))

@@ -9,7 +9,7 @@ import torch
 from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError
-from fuseconv.runtime.warm_up import has_memory, warm_up
+from fuseconv.runtime.warm_up import default_seconds, has_memory, warm_up
 
 DYNAMIC = Contract(parse_inputs(["x=f32[batch:1..16,tokens:2..64]"]), ("y",))
 STATIC = Contract(parse_inputs(["x=f32[3,4]"]), ("y",))
@@ -80,3 +80,11 @@ def test_memory_is_free_again() -> None:
     before = torch.cuda.memory_reserved()
     assert warm_up(lambda x: torch.empty(1 << 24, device=x.device), contract, seconds=60) > 1
     assert torch.cuda.memory_reserved() == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "device", "seconds"),
+    [("x=f32[batch:1..16,8]", "cuda", 0.5), ("x=f32[3,4]", "cuda", 0), ("x=f32[batch:1..16,8]", "cpu", 0)],
+)
+def test_only_dynamic_sizes_on_cuda_are_warmed_up_by_default(inputs: str, device: str, seconds: float) -> None:
+    assert default_seconds(Contract(parse_inputs([inputs]), ("y",), device)) == seconds
