@@ -132,7 +132,7 @@ def test_what_grpc_does_not_find_is_an_error(bundles: dict[str, Path], server: N
     for url, name, said in (
         (f"grpc://127.0.0.1:{GRPC}", "none", "NOT_FOUND.*unknown model"),
         ("grpc://127.0.0.1:1", "mlp", "UNAVAILABLE"),
-        (f"grpc://127.0.0.1:{GRPC}", "block", "takes x FP32, skip FP32, keep BOOL, the bundle takes input FP32"),
+        (f"grpc://127.0.0.1:{GRPC}", "block", "takes x FP32, skip FP32, keep BOOL, but the bundle takes input FP32"),
     ):
         with pytest.raises(FuseconvError, match=said):
             verify_server(bundles["mlp"], url, name)
