@@ -115,6 +115,8 @@ def _quotient(a: Any, b: Any) -> Any:
     """Returns a / b if it is a whole number for all values of the symbols, and None if this is unknown."""
     if a == b:
         return sympy.Integer(1)
+    if b == 0:
+        return None
     if a.is_Integer and b.is_Integer:
         return None if a % b else a // b
     if not (a.is_polynomial() and b.is_polynomial()):

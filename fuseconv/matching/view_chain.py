@@ -112,7 +112,7 @@ def _axes(base: torch.Tensor, moves: Sequence[Link]) -> Axes | None:
 
 def _ops(axes: Axes, moves: Sequence[Link]) -> list[Op] | None:
     for factors in axes.base:
-        axes.join([factor for factor in factors if factor not in axes.selected])
+        axes.join(factors)
     left = [factor for axis in axes.base for factor in axis]
     if left == [factor for axis in axes.axes for factor in axis] and op_name(moves[-1][0].target) in _VIEWS:
         return [("reshape.default", moves[-1][0].args[1])]

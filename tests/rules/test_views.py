@@ -62,6 +62,38 @@ def test_a_chain_of_views_is_the_shortest(name: str, canonical_rules: tuple[Rule
     assert called[1:-2] == [f"aten.{op}" for op in ops]
 
 
+MIDDLE: dict[str, Callable[[Tensor], Tensor]] = {
+    "flattened": lambda x: x.view(-1, 2, 3, 4)[:, :, 1].flatten(1),
+    "flattened, then more": lambda x: x.view(-1, 2, 3, 4)[:, :, 1].flatten(1).unsqueeze(1),
+    "viewed": lambda x: x.view(-1, 2, 3, 4)[:, :, 2].reshape(-1, 8).mT,
+    "of four": lambda x: x.view(-1, 2, 3, 2, 2)[:, :, 1, :, 0].flatten(1),
+}
+"""Of [n, 24]."""
+
+
+@pytest.mark.parametrize("name", MIDDLE)
+def test_parts_around_a_selected_part_of_an_axis_meet(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    """The parts follow one another in the result, but not in the base."""
+    module = programs.Function(lambda _, x: MIDDLE[name](x.sin()).cos())
+    _, result = rewritten(module, canonical_rules, drawn(3, 24), dims=(({0: N},),))
+    for count in (1, 7):
+        x = drawn(count, 24)
+        torch.testing.assert_close(programs.run(result, [x]), module(x))
+
+
+EMPTY: dict[str, Callable[[Tensor], Tensor]] = {
+    "another order of sizes": lambda x: x.view(6, 0).mT.reshape(0, 6),
+    "split and merged": lambda x: x.view(2, 3, 0).transpose(0, 1).reshape(0, 6),
+}
+"""Of [0, 6]."""
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_tensors_without_elements(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    module = programs.Function(lambda _, x: EMPTY[name](x.sin()).cos())
+    rewritten(module, canonical_rules, drawn(0, 6), dims=(({},),))
+
+
 VIEW_OPS = ("unflatten", "select", "transpose", "permute", "unsqueeze")
 """Ops that never copy."""
 
