@@ -5,7 +5,7 @@ All chains that begin at one value are rewritten together, so that a copy disapp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,12 @@ from fuseconv.graph.all_sizes import GuardError
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, find_op, map_nodes, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
+from fuseconv.matching.ones import called_at_one, values_at_one
 from fuseconv.matching.search import Index
 from fuseconv.matching.view_chain import (
     Cost,
     Link,
+    Op,
     base_of_link,
     cost_of,
     is_copy,
@@ -162,6 +164,13 @@ def _accepts(user: Node, value: torch.Tensor) -> bool:
     return name in _SIZES or (name == _ATTENTION and unit[-1:] == [True]) or (name in _PRODUCTS and any(unit))
 
 
+def _part(node: Node, item: Node | None = None) -> Callable[..., Any]:
+    """Returns the function that a link calls: an op, or an unbind that returns one of its results."""
+    call: Any = node.target
+    position: Any = item and item.args[1]
+    return lambda *args, **kwargs: call(*args, **kwargs) if item is None else call(*args, **kwargs)[position]
+
+
 class _Lines:
     """The lines that compute chains of views of one value, which they call `x`.
 
@@ -193,7 +202,8 @@ class _Lines:
             copies += _needs_copy(self.workspace, before, self._fakes[name]) and op.startswith(("reshape", "flatten"))
         end, fake = chain[-1][-1], self._fakes[name]
         dense = _is_dense(self.base, fake) or bool(copies)
-        if any(map(is_copy, chain)) and not dense and not all(_accepts(user, fake) for user in end.users):
+        undone = (any(map(is_copy, chain)) and not dense) or (copies > 0 and self._is_undone_at_one(chain, ops))
+        if undone and not all(_accepts(user, fake) for user in end.users):
             name, copies, count = self._call(name, "contiguous.default", []), copies + 1, count + 1
         self.texts.append(f"{result} = {name}")
         permutations = sum(op in ("t.default", "transpose.int", "permute.default") for op, *_ in ops)
@@ -203,6 +213,28 @@ class _Lines:
             spared = max(cost_of(chain, 0).permutations - permutations, 0)
             permutations, count = permutations + spared, count + spared
         return Cost(copies, shapes, permutations, count)
+
+    def _is_undone_at_one(self, chain: tuple[Link, ...], ops: list[Op]) -> bool:
+        """Returns whether, at some sizes of 1, the chain's result is row-major, and that of the ops may not be."""
+        values = values_at_one(self.base.meta["val"], self.workspace.ranges)
+        if values is None:
+            return True
+        for given, base in values:
+            old = new = base
+            try:
+                for node, *item in chain:
+                    old = called_at_one(_part(node, *item), old, node.args[1:], node.kwargs, given)
+            except RuntimeError:  # the model itself does not accept these sizes
+                continue
+            try:
+                for op, *args in ops:
+                    function: Any = find_op(f"aten.{op}")
+                    new = called_at_one(function, new, args, {}, given)
+            except RuntimeError:
+                return True
+            if old.is_contiguous() and not new.is_contiguous():
+                return True
+        return False
 
     def _call(self, name: str, op: str, given: list[Any]) -> str:
         args = []

@@ -81,6 +81,29 @@ def test_parts_around_a_selected_part_of_an_axis_meet(name: str, canonical_rules
         torch.testing.assert_close(programs.run(result, [x]), module(x))
 
 
+ONES: dict[str, Callable[[Tensor], Tensor]] = {
+    "copied": lambda x: x.permute(2, 0, 1).contiguous().view(-1, 6).cos().view(-1),
+    "copied, merged once": lambda x: x.transpose(1, 2).contiguous().view(-1, 6).cos().view(-1),
+    "copied twice": lambda x: x.permute(2, 0, 1).contiguous().flatten(0, 1).contiguous().cos().view(-1),
+    "merged, then split": lambda x: x.mT.reshape(-1, 24).reshape(-1, 6).cos().view(-1),
+}
+"""Of [n, 6, 4]. The merge of these views is no copy if n is 1, and would leave other strides to the last view."""
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_a_view_behind_a_chain_accepts_a_batch_of_one(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    module = programs.Function(lambda _, x: ONES[name](x.sin()).sin())
+    _, result = rewritten(module, canonical_rules, drawn(2, 6, 4), dims=(({0: N},),))
+    x = drawn(1, 6, 4)
+    torch.testing.assert_close(programs.run(result, [x]), module(x))
+
+
+def test_a_model_that_needs_two_rows_is_planned(canonical_rules: tuple[Rule, ...]) -> None:
+    """The view of this chain itself fails if n is 1."""
+    module = programs.Function(lambda _, x: x.sin().permute(2, 0, 1).reshape(-1, 6).view(-1).view(-1, 2).mT.cos())
+    rewritten(module, canonical_rules, drawn(2, 6, 4), dims=(({0: N},),))
+
+
 EMPTY: dict[str, Callable[[Tensor], Tensor]] = {
     "another order of sizes": lambda x: x.view(6, 0).mT.reshape(0, 6),
     "split and merged": lambda x: x.view(2, 3, 0).transpose(0, 1).reshape(0, 6),
