@@ -7,7 +7,7 @@ import importlib.util
 import pickle
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,10 @@ def build(model: str) -> torch.nn.Module:
     """
     origin, name = parse_factory(model)
     where = f"--model {model}"
-    with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
-        imported = _imported(origin, where)
+    with (
+        _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()),
+        _imported(origin, where) as imported,
+    ):
         try:
             made = getattr(imported, name)
             module = made if isinstance(made, torch.nn.Module) else made()
@@ -150,20 +152,24 @@ def build(model: str) -> torch.nn.Module:
     return module
 
 
-def _imported(origin: str, where: str) -> Any:
-    try:
-        return _import(origin)
-    except FuseconvError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{origin} cannot be imported: {type(error).__name__}: {error}",
-            where=where,
-            fix="correct the error; code that trains or saves a model belongs under `if __name__ == '__main__':`",
-        ) from error
+@contextmanager
+def _imported(origin: str, where: str) -> Iterator[Any]:
+    """Imports a Python module or file. During the block, the classes of a file are found by the name of its module."""
+    with ExitStack() as known:
+        try:
+            imported = _import(origin, known)
+        except FuseconvError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"{origin} cannot be imported: {type(error).__name__}: {error}",
+                where=where,
+                fix="correct the error; code that trains or saves a model belongs under `if __name__ == '__main__':`",
+            ) from error
+        yield imported
 
 
-def _import(origin: str) -> Any:
+def _import(origin: str, known: ExitStack) -> Any:
     if not origin.endswith(".py"):
         return importlib.import_module(origin)
     name = Path(origin).stem
@@ -171,12 +177,9 @@ def _import(origin: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    known = sys.modules.setdefault(name, module)  # dataclasses and pickle look up a class by the name of its module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        if known is module:
-            sys.modules.pop(name, None)
+    if sys.modules.setdefault(name, module) is module:  # dataclasses and pickle look up a class by this name
+        known.callback(sys.modules.pop, name, None)
+    spec.loader.exec_module(module)
     return module
 
 

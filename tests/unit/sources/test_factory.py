@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,28 @@ def test_a_file_may_define_dataclasses_and_save_its_model(tmp_path: Path) -> Non
         (tmp_path / "net.pt").unlink(missing_ok=True)
         assert type(build(f"{tmp_path}/net.py:Net")).__name__ == "Net"
         assert (tmp_path / "net.pt").stat().st_size
+
+
+LATE = """
+from __future__ import annotations
+import dataclasses, pickle, torch
+
+class Net(torch.nn.Linear): ...
+
+def build():
+    @dataclasses.dataclass
+    class Config:
+        size: int = 2
+        scale: dataclasses.InitVar[int] = 1
+    return pickle.loads(pickle.dumps(Net(Config().size, 3)))
+"""
+
+
+def test_a_factory_may_define_dataclasses_and_copy_its_model(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    before = set(sys.modules)
+    assert type(build(f"{tmp_path}/late.py:build")).__name__ == "Net"
+    assert "late" not in set(sys.modules) - before
 
 
 def test_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
