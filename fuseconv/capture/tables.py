@@ -120,7 +120,9 @@ def _computed(exported: ExportedProgram, known: set[Node], given: Mapping[str, T
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
     kinds = [(tensor.dtype, tensor.device, tensor.shape, tensor.stride()) for tensor in (one, other)]
-    return kinds[0] == kinds[1] and torch.equal(one, other)
+    # 0.0 equals -0.0, but a division by them does not.
+    signs = [tensor.signbit() for tensor in (one, other) if tensor.is_floating_point()]
+    return kinds[0] == kinds[1] and torch.equal(one, other) and (not signs or torch.equal(*signs))
 
 
 def _constant(exported: ExportedProgram, value: Tensor, table: Node) -> Node:

@@ -117,6 +117,20 @@ def test_equal_tables_become_one_constant(layers: int) -> None:
     assert torch.equal(program.module()(x), model(x))
 
 
+def test_tables_that_differ_in_the_sign_of_a_zero_are_two_constants() -> None:
+    class Signed(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            one, other = torch.zeros(5), -torch.zeros(5)
+            one[1] = other[1] = 1
+            return x / one, x / other
+
+    program = exported(Signed())
+    compute_tables(program)
+    assert writes(program) == []
+    x = torch.ones(5, 5)
+    torch.testing.assert_close(program.module()(x), Signed()(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("model", [ReadBefore, Returned, WithInput, WithWeight, Large, Dynamic, Written])
 def test_other_memory_stays_as_it_is(model: type[nn.Module]) -> None:
     program = exported(model(), dynamic=model is Dynamic)
