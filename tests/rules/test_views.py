@@ -210,7 +210,6 @@ LATE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "transpose": lambda m, x: F.gelu(m.project(x).transpose(1, 2)),
     "slice": lambda m, x: F.silu(m.project(x)[:, 1:]),
     "copied": lambda m, x: torch.tanh(m.project(x).mT.contiguous()),
-    "PReLU": lambda m, x: m.slope(m.project(x).flatten(1)),
     "batch norm of rows": lambda m, x: torch.relu(m.norm(m.project(x).flatten(0, 1))),
     "batch norm of channels": lambda m, x: torch.relu(m.norm(m.project(x).mT).mT),
 }
@@ -221,7 +220,7 @@ def test_what_follows_a_linear_is_computed_by_it(name: str, default_rules: tuple
     module: Any = programs.Function(LATE[name])
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        module.project, module.slope, module.norm = nn.Linear(32, 32), nn.PReLU(), nn.BatchNorm1d(32)
+        module.project, module.norm = nn.Linear(32, 32), nn.BatchNorm1d(32)
         nn.init.uniform_(module.norm.running_mean)
     called, _ = rewritten(module.requires_grad_(False), default_rules, drawn(2, 6, 32), dims=(({0: N},),))
     views = ("view", "reshape", "flatten", "transpose", "slice", "contiguous", "clone")
@@ -234,9 +233,3 @@ def test_a_batch_norm_before_a_flattened_linear_is_its_weight(default_rules: tup
     module = nn.Sequential(norm, nn.Dropout(), nn.Flatten(), nn.Linear(24, 8)).eval()
     called, _ = rewritten(module.requires_grad_(False), default_rules, drawn(3, 6, 2, 2), dims=({0: N},))
     assert called == ["aten.flatten.using_ints", "aten.linear.default"]
-
-
-def test_a_cap_of_scores_is_two_passes(default_rules: tuple[Rule, ...]) -> None:
-    module = programs.Function(lambda _, x: 30 * torch.tanh(x / 30))
-    called, _ = rewritten(module, default_rules, drawn(3, 8), dims=(({0: N},),))
-    assert called == ["aten.new_full.default", "fuseconv.mul_tanh.default", "aten.mul.Tensor"]
