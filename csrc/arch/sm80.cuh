@@ -38,6 +38,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t row) {
                : "memory");
 }
 
+// Does the same, and transposes each matrix.
+__device__ __forceinline__ void load_transposed(uint32_t (&d)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(row)
+               : "memory");
+}
+
 // Loads two matrices. Lanes 0 to 15 pass the addresses of the rows.
 __device__ __forceinline__ void load_matrices(uint32_t (&d)[2], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"

@@ -1,4 +1,5 @@
-// Computes y = scale * x for dense tensors of two dtypes, for hosts whose GEMM supports fewer dtypes than the ops.
+// Computes y = scale * x for dense tensors of two dtypes: for hosts whose GEMM supports fewer dtypes than the ops, and
+// for ops whose intermediate results exceed the range of f16.
 #pragma once
 
 #include "core/host.h"
@@ -12,5 +13,12 @@ struct Convert {
   template <class Isa>
   static void cpu(CpuHost& host, In x, double scale, Out y);
 };
+
+namespace cuda {
+
+// Does the same with a scale of 1.
+void convert(CudaHost& host, In x, Out y);
+
+}  // namespace cuda
 
 }  // namespace fuseconv

@@ -30,13 +30,14 @@ struct SoftmaxRows {
       T* y = static_cast<T*>(softmax.y.data) + offsets[0];
       A* s = result_block(y, 1, buffer.data());
       const A largest = load_row(y, softmax.mask ? offsets[1] : 0, s);
+      const A pivot = softmax.hidden_is_zero && largest == -std::numeric_limits<A>::infinity() ? A(0) : largest;
 #pragma omp simd
       for (int64_t i = 0; i < columns; ++i) {
-        s[i] = exp_of_negative(s[i] - largest);
+        s[i] = exp_of_negative(s[i] - pivot);
       }
       double sum;
       sum_row<1>(s, columns, [](const auto& x, auto* t) { t[0] = x; }, &sum);
-      const A total = static_cast<A>(sum);
+      const A total = sum == 0 ? A(1) : static_cast<A>(sum);  // 0 only in a hidden row
 #pragma omp simd
       for (int64_t i = 0; i < columns; ++i) {
         s[i] /= total;

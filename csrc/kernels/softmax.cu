@@ -21,6 +21,7 @@ struct SoftmaxArguments {
   const T* mask;  // may be null
   bool mask_in_runs;
   bool streaming;
+  bool hidden_is_zero;
 };
 
 // exp(x - m)
@@ -80,6 +81,9 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
       }
     }
     group.reduce(Larger{}, largest);
+    if (a.hidden_is_zero && largest[0] == kNone) {
+      largest[0] = 0;
+    }
     A total = 0;
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
@@ -90,6 +94,9 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
       }
     }
     total = group.sum(total);
+    if (total == A(0)) {  // only in a hidden row
+      total = 1;
+    }
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
@@ -157,6 +164,9 @@ __global__ void __launch_bounds__(kStridedThreads) softmax_strided(const __grid_
     }
     __syncthreads();
     online = partial[0];
+    if (a.hidden_is_zero && online.sum == A(0)) {
+      online.sum = 1;
+    }
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       y[column] = narrow<T>(exp(load(column) - online.pivot()) / online.sum);
     }
@@ -175,6 +185,7 @@ void run_softmax(cudaStream_t stream, const Softmax& softmax) {
   a.mask = softmax.mask ? static_cast<const T*>(softmax.mask->data) : nullptr;
   a.mask_in_runs = has_aligned_rows<T>(a.rows, 1, a.mask_stride, a.mask);
   a.streaming = is_large(element_count(softmax.y) * sizeof(T));
+  a.hidden_is_zero = softmax.hidden_is_zero;
   const auto in_registers = [&]<int Threads, int Chunks>() {
     softmax_in_registers<T, Threads, Chunks>
         <<<row_blocks(a.row_count, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream>>>(a);

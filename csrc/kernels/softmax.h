@@ -1,7 +1,6 @@
 // y[r, c] = exp(s[r, c] - m[r]) / sum over c of exp(s[r, c] - m[r]), in place;  s = y + mask,  m[r] = max over c of s
 //
-// Computes in f32 for f32, f16 and bf16, and in f64 for f64, and rounds once. If all scores of a row are -inf, its
-// results are NaN.
+// Computes in f32 for f32, f16 and bf16, and in f64 for f64, and rounds once.
 #pragma once
 
 #include <optional>
@@ -12,10 +11,12 @@
 
 namespace fuseconv {
 
-// y is contiguous. The mask has the sizes of y and may have any strides.
+// y is contiguous. The mask has the sizes of y and may have any strides. If all scores of a row are -inf, its results
+// are 0 or NaN.
 struct Softmax {
   Out y;
   std::optional<In> mask;
+  bool hidden_is_zero;
 };
 
 inline namespace FUSECONV_ISA {

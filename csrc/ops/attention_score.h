@@ -63,9 +63,9 @@ struct AttentionScore {
                          In{k.data, k.dtype, all_k.rank, all_k.sizes, all_k.strides}, scale, y);
     if (mask) {
       const Spec all = expand(name, {"mask", *mask}, y.rank, y.sizes);
-      softmax(host, Softmax{y, In{mask->data, mask->dtype, all.rank, all.sizes, all.strides}});
+      softmax(host, Softmax{y, In{mask->data, mask->dtype, all.rank, all.sizes, all.strides}, false});
     } else {
-      softmax(host, Softmax{y, std::nullopt});
+      softmax(host, Softmax{y, std::nullopt, false});
     }
   }
 

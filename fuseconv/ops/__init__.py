@@ -13,6 +13,7 @@ from fuseconv.ops.activation_backward import activation_backward as activation_b
 from fuseconv.ops.add_layer_norm import add_layer_norm as add_layer_norm
 from fuseconv.ops.add_relu import add_relu as add_relu
 from fuseconv.ops.add_rms_norm import add_rms_norm as add_rms_norm
+from fuseconv.ops.attention import attention as attention
 from fuseconv.ops.attention_score import attention_score as attention_score
 from fuseconv.ops.bias_act import bias_act as bias_act
 from fuseconv.ops.conv_act import conv_act as conv_act

@@ -184,6 +184,18 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
     return 1 / count
 
 
+@rule_function(tensors=False)
+def score_scale(_: Constants, q: Any, scale: Any) -> float:
+    """The factor by which attention multiplies its scores: the argument `scale`, or 1 / sqrt(the width of q) for None."""
+    if scale is not None:
+        is_number(_, scale)
+        return float(scale)
+    width = size(_, q, -1)
+    if not isinstance(width, int) or width == 0:
+        raise Refused("queries of a static width", text_of(q))
+    return 1 / math.sqrt(width)
+
+
 @rule_function(follows=True)
 def hides_nothing(constants: Constants, mask: Any) -> None:
     """The attention mask hides nothing, for every size: a bool mask is all true, an additive mask is all zero."""

@@ -1,0 +1,105 @@
+#include "kernels/short_attention.cuh"
+
+#include "kernels/attention.h"
+
+namespace fuseconv::cuda {
+namespace {
+
+using attention_kernel::Arguments;
+using attention_kernel::kThreads;
+using attention_kernel::kTile;
+using attention_kernel::kWarps;
+
+// The most shared memory of a block: two blocks fit on an SM of Hopper.
+constexpr size_t kMostShared = 113 * 1024;
+
+In leading(In x) { return {x.data, x.dtype, x.rank - 2, x.sizes, x.strides}; }
+
+// Returns whether all rows of a tensor are dense and begin at multiples of 16 bytes.
+bool has_vectors(In x) {
+  bool has = is_aligned(x.data) && x.strides[x.rank - 1] == 1 && x.sizes[x.rank - 1] % 8 == 0;
+  for (int axis = 0; axis + 1 < x.rank; ++axis) {
+    has &= x.sizes[axis] == 1 || x.strides[axis] % 8 == 0;
+  }
+  return has;
+}
+
+template <class T, int kWidth>
+bool launch(CudaHost& host, Arguments a) {
+  const auto bytes_with = [&](int tiles) {
+    return attention_kernel::shared_bytes<kWidth>(a.keys, tiles, a.mask != nullptr);
+  };
+  a.tiles = a.queries <= kTile ? 1 : a.queries <= 2 * kTile ? 2 : kWarps;
+  while (a.tiles < kWarps && bytes_with(a.tiles) > kMostShared) {
+    a.tiles *= 2;
+  }
+  const size_t bytes = bytes_with(a.tiles);
+  const int64_t groups = (a.queries + a.tiles * kTile - 1) / (a.tiles * kTile);
+  if (bytes > kMostShared || a.head_count * groups >= kMaxBlocks) {
+    return false;
+  }
+  a.groups = Divisor<uint32_t>(groups);
+  const auto kernel = a.mask == nullptr ? attention_kernel::short_attention_kernel<T, kWidth, false>
+                                        : attention_kernel::short_attention_kernel<T, kWidth, true>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+             "cudaFuncSetAttribute");
+  const uint32_t heads_per_block = kWarps / a.tiles;
+  const uint32_t blocks = (a.head_count + heads_per_block - 1) / heads_per_block * a.groups.divisor;
+  kernel<<<blocks, kThreads, bytes, stream_of(host)>>>(a);
+  check_launch("attention over few keys");
+  return true;
+}
+
+template <class T>
+bool with_width(CudaHost& host, const Arguments& a) {
+  return a.width <= 16   ? launch<T, 16>(host, a)
+         : a.width <= 32 ? launch<T, 32>(host, a)
+         : a.width <= 48 ? launch<T, 48>(host, a)
+         : a.width <= 64 ? launch<T, 64>(host, a)
+         : a.width <= 96 ? launch<T, 96>(host, a)
+                         : launch<T, 128>(host, a);
+}
+
+}  // namespace
+
+bool short_attention(CudaHost& host, const AttentionProblem& p) {
+  const int rank = p.y.rank;
+  const int64_t queries = p.y.sizes[rank - 2], keys = p.k.sizes[rank - 2], width = p.q.sizes[rank - 1];
+  const bool is_short = (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) && keys > 0 &&
+                        keys <= attention_kernel::kMostKeys && width > 0 && width <= 128 &&
+                        p.v.sizes[rank - 1] == width && queries < (int64_t{1} << 24);
+  if (!is_short || !has_vectors(p.q) || !has_vectors(p.k) || !has_vectors(p.v) || !has_vectors(p.y)) {
+    return false;
+  }
+  const In y = leading(p.y);
+  const Loop heads = element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides},
+                                  {leading(p.q), leading(p.k), leading(p.v)});
+  const Loop masks = element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides}, {p.mask ? leading(*p.mask) : y});
+  Arguments a{};
+  if (!fits_32_bits(heads, 4, 1) || !fits_32_bits(masks, 2, 1)) {
+    return false;
+  }
+  a.heads = IndexSpace<uint32_t, 4>(heads, 1);
+  a.masks = IndexSpace<uint32_t, 2>(masks, 1);
+  a.head_count = static_cast<uint32_t>(heads.count());
+  a.queries = static_cast<int>(queries);
+  a.keys = static_cast<int>(keys);
+  a.width = static_cast<int>(width);
+  a.q_row = p.q.strides[rank - 2];
+  a.k_row = p.k.strides[rank - 2];
+  a.v_row = p.v.strides[rank - 2];
+  a.y_row = p.y.strides[rank - 2];
+  if (p.mask) {
+    a.mask_row = p.mask->strides[rank - 2];
+    a.mask_column = p.mask->strides[rank - 1];
+    a.mask = p.mask->data;
+  }
+  a.q = p.q.data;
+  a.k = p.k.data;
+  a.v = p.v.data;
+  a.y = p.y.data;
+  a.scale = static_cast<float>(p.scale);
+  return p.y.dtype == Dtype::f16 ? with_width<__half>(host, a) : with_width<__nv_bfloat16>(host, a);
+}
+
+}  // namespace fuseconv::cuda
