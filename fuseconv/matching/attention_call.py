@@ -68,16 +68,20 @@ class _Mask(NamedTuple):
         name: the name that the generated lines bind to the mask. Empty while no step has contributed to the mask.
         rank: the number of dims of the mask.
         keys: whether the mask may have different values for different keys.
+        first: whether the mask may have different values along the first axis of the scores.
     """
 
     name: str
     rank: int
     keys: bool = True
+    first: bool = True
 
-    def with_(self, name: str, operand: Node) -> _Mask:
-        """Returns the mask with the given name, computed from this mask and an operand."""
+    def with_(self, name: str, operand: Node, scores: int) -> _Mask:
+        """Returns the mask with the given name, computed from this mask and an operand of scores of rank `scores`."""
         sizes = operand.meta["val"].shape
-        return _Mask(name, max(self.rank, len(sizes)), self.keys or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:])))
+        keys = self.keys or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:]))
+        first = self.first or (len(sizes) == scores and not same_sizes(sizes[:1], (1,)))
+        return _Mask(name, max(self.rank, len(sizes)), keys, first)
 
 
 class _Call:
@@ -88,6 +92,7 @@ class _Call:
         self.lines: list[str] = []
         self._names: dict[Node, str] = {}
         self._count = count()
+        self._outermost: Any = None  # the first size that a view has split the first axis of the scores into
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
@@ -182,7 +187,7 @@ class _Call:
         """Returns the mask that results from applying all steps to 0, and the name of fully masked rows; see `mask`."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
-        bias, shape = _Mask("", 0, keys=False), ""
+        bias, shape = _Mask("", 0, keys=False, first=False), ""
         for step in self.scores.steps:
             if step.kind == "view":
                 bias, shape = self.view(bias, shape, step)
@@ -194,7 +199,8 @@ class _Call:
             elif step.kind == "fill":
                 number = -math.inf if shown else self.number(step, terms)
                 zero = bias.name or self.make("new_zeros.default", self.read(self.scores.left), [])
-                bias = bias.with_(self.make("masked_fill.Scalar", zero, self.read(step.value), number), step.value)
+                name = self.make("masked_fill.Scalar", zero, self.read(step.value), number)
+                bias = bias.with_(name, step.value, step.node.meta["val"].dim())
             elif bias.name and step.kind in ("factor", "divisor"):
                 op = "mul.Tensor" if step.kind == "factor" else "div.Tensor"
                 bias = bias._replace(name=self.make(op, bias.name, self.read(step.value)))
@@ -237,7 +243,7 @@ class _Call:
             minus = step.number == -1
             name = self.make("neg.default", name) if minus else self.make("mul.Tensor", name, float(step.number))
         name = self.make("add.Tensor", bias.name, name) if bias.name else name
-        return bias.with_(name, term)
+        return bias.with_(name, term, step.node.meta["val"].dim())
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
         """Applies a view op, which the model applies to the scores, to the mask.
@@ -251,6 +257,8 @@ class _Call:
         Returns:
             The mask after the view, and the name of the tensor of zeros after the view.
         """
+        if not bias.first and (same := self.same_along_first(bias, step)):
+            return same, shape
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
@@ -261,6 +269,33 @@ class _Call:
             whole = self.make("add.Tensor", shape, bias.name)
             bias = _Mask(self.reshape(op, whole, given if bias.keys else narrow), fake.dim(), bias.keys)
         return bias, self.reshape(op, shape, narrow)
+
+    def same_along_first(self, bias: _Mask, step: Step) -> _Mask | None:
+        """Applies a view that splits the first axis of the scores in two, or merges the first two axes.
+
+        Models of images split the batch into images and windows, to add a mask that is the same for all images. The
+        mask before the view is the same along the first axis, so that it need not be expanded to be split, and is
+        repeated only where the axes are merged again.
+
+        Returns:
+            The mask after the view, or None for other views.
+        """
+        before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
+        sizes = step.node.args[1] if len(step.node.args) > 1 else None
+        if len(after) == len(before) + 1 and same_sizes(before[1:], after[2:]) and isinstance(sizes, list):
+            self._outermost = sizes[0]
+            if bias.rank < len(before):
+                return bias
+            return bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=len(after))
+        if len(after) == len(before) - 1 and same_sizes(before[2:], after[1:]) and self._outermost not in (None, -1):
+            if bias.rank < len(after):
+                return bias
+            while bias.rank < len(before):
+                bias = bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=bias.rank + 1)
+            count = self._outermost if isinstance(self._outermost, int) else self.read(self._outermost)
+            repeated = self.make("expand.default", bias.name, f"[{', '.join([str(count)] + ['-1'] * (bias.rank - 1))}]")
+            return _Mask(self.make("flatten.using_ints", repeated, 0, 1), len(after), bias.keys)
+        return None
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
         """Adds a line that calls a view op on the mask, and returns the name that the line binds to the result.
