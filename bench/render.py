@@ -66,6 +66,8 @@ def table(marker: str) -> Iterator[str]:
         yield from load_lines(rows)
     elif "model" in rows[0]:
         yield from model_lines(rows)
+    elif "mask" in rows[0]:
+        yield from attention_lines(rows)
     elif "issue_percent" in rows[0]:
         yield from counter_lines(rows)
     else:
@@ -101,6 +103,18 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
         figures = [f"{one:.2f}x" if one else "" for one in nearest]
         cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+
+
+def attention_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line per call of attention: our time, and each other kernel's ratio to it, the copy's among them."""
+    others = list(dict.fromkeys(peer for row in rows for peer in row["us"] if peer != "ours"))
+    yield f"| batch, heads, tokens, width | mask | dtype | ours, us | {' | '.join(others)} |"
+    yield "|---|---|---|--:|" + "--:|" * len(others)
+    for row in rows:
+        ours = row["us"]["ours"]
+        figures = [f"{row['us'][peer] / ours:.2f}x" if peer in row["us"] else "" for peer in others]
+        shape = word(row, "shape").replace("x", ", ")
+        yield f"| {' | '.join([shape, row['mask'], row['dtype'], f'{ours:.2f}', *figures])} |"
 
 
 def weights_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,8 +10,13 @@ using attention_kernel::kThreads;
 using attention_kernel::kTile;
 using attention_kernel::kWarps;
 
-// The most shared memory of a block: two blocks fit on an SM of Hopper.
-constexpr size_t kMostShared = 113 * 1024;
+// Returns the most shared memory that a block may have on the current device.
+size_t most_shared() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return static_cast<size_t>(bytes);
+}
 
 In leading(In x) { return {x.data, x.dtype, x.rank - 2, x.sizes, x.strides}; }
 
@@ -30,12 +35,13 @@ bool launch(CudaHost& host, Arguments a) {
     return attention_kernel::shared_bytes<kWidth>(a.keys, tiles, a.mask != nullptr);
   };
   a.tiles = a.queries <= kTile ? 1 : a.queries <= 2 * kTile ? 2 : kWarps;
-  while (a.tiles < kWarps && bytes_with(a.tiles) > kMostShared) {
+  const size_t most = most_shared();
+  while (a.tiles < kWarps && bytes_with(a.tiles) > most / 2) {  // so that two blocks fit on an SM
     a.tiles *= 2;
   }
   const size_t bytes = bytes_with(a.tiles);
   const int64_t groups = (a.queries + a.tiles * kTile - 1) / (a.tiles * kTile);
-  if (bytes > kMostShared || a.head_count * groups >= kMaxBlocks) {
+  if (bytes > most || a.head_count * groups >= kMaxBlocks) {
     return false;
   }
   a.groups = Divisor<uint32_t>(groups);
@@ -65,7 +71,7 @@ bool with_width(CudaHost& host, const Arguments& a) {
 bool short_attention(CudaHost& host, const AttentionProblem& p) {
   const int rank = p.y.rank;
   const int64_t queries = p.y.sizes[rank - 2], keys = p.k.sizes[rank - 2], width = p.q.sizes[rank - 1];
-  const bool is_short = (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) && keys > 0 &&
+  const bool is_short = (p.mask || p.scale > 0) && (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) && keys > 0 &&
                         keys <= attention_kernel::kMostKeys && width > 0 && width <= 128 &&
                         p.v.sizes[rank - 1] == width && queries < (int64_t{1} << 24);
   if (!is_short || !has_vectors(p.q) || !has_vectors(p.k) || !has_vectors(p.v) || !has_vectors(p.y)) {
@@ -93,6 +99,10 @@ bool short_attention(CudaHost& host, const AttentionProblem& p) {
     a.mask_row = p.mask->strides[rank - 2];
     a.mask_column = p.mask->strides[rank - 1];
     a.mask = p.mask->data;
+    a.mask_in_vectors = is_aligned(a.mask) && a.mask_column == 1;
+    for (int axis = 0; axis + 1 < rank; ++axis) {
+      a.mask_in_vectors &= p.mask->sizes[axis] == 1 || p.mask->strides[axis] % 8 == 0;
+    }
   }
   a.q = p.q.data;
   a.k = p.k.data;

@@ -30,6 +30,7 @@ struct Arguments {
   int64_t q_row, k_row, v_row, y_row, mask_row, mask_column;
   const void *q, *k, *v, *mask;
   void* y;
+  bool mask_in_vectors;  // whether each row of the mask is dense and begins at a multiple of 16 bytes
   float scale;
 };
 
@@ -37,19 +38,19 @@ struct Arguments {
 template <int kWidth>
 inline constexpr int kRow = kWidth + 8;
 
-// The elements between the rows of the mask in shared memory, of which a warp holds those of its queries.
-inline constexpr int kMaskRow = kChunk + 8;
-
 // The blocks that are to fit on an SM: they hide the latency of memory from each other.
 template <int kWidth>
 inline constexpr int kResident = kWidth <= 32 ? 5 : kWidth <= 64 ? 4 : 2;
 
-inline int padded_keys(int keys) { return (keys + kTile - 1) / kTile * kTile; }
+__host__ __device__ __forceinline__ int padded(int keys) { return (keys + kTile - 1) / kTile * kTile; }
+
+// The same for the rows of the mask, of which each warp holds those of its queries.
+__host__ __device__ __forceinline__ int mask_row(int keys) { return padded(keys) + 8; }
 
 template <int kWidth>
 size_t shared_bytes(int keys, int tiles, bool masked) {
-  const int rows = kWarps / tiles * (2 * padded_keys(keys) + tiles * kTile);
-  return size_t{2} * (rows * kRow<kWidth> + masked * kWarps * kTile * kMaskRow);
+  const int rows = kWarps / tiles * (2 * padded(keys) + tiles * kTile);
+  return size_t{2} * (rows * kRow<kWidth> + masked * kWarps * kTile * mask_row(keys));
 }
 
 __device__ __forceinline__ uint32_t packed(float a, float b, __half) {
@@ -65,30 +66,46 @@ __device__ __forceinline__ uint32_t packed(float a, float b, __nv_bfloat16) {
 template <class T, int kWidth>
 __device__ __forceinline__ void copy_rows(T* to, const T* from, int64_t stride, int begin, int end, int rows,
                                           int width) {
-  constexpr int kVectors = kWidth / 8;
-  for (int i = begin * kVectors + threadIdx.x; i < end * kVectors; i += kThreads) {
-    const int row = i / kVectors, column = i % kVectors * 8;
+  constexpr int kVectors = kWidth / 8, kStep = kThreads / kVectors;
+  const int column = threadIdx.x % kVectors * 8;
+  int row = begin + threadIdx.x / kVectors;
+  const T* source = from + row * stride + column;
+  uint32_t target = arch::sm80::shared_address(to + row * kRow<kWidth> + column);
+  if (threadIdx.x >= kStep * kVectors) {
+    return;
+  }
+  for (; row < end; row += kStep, source += kStep * stride, target += kStep * kRow<kWidth> * 2) {
     const bool is_inside = row < rows && column < width;
-    const T* const source = is_inside ? from + row * stride + column : from;
-    arch::sm80::copy_async(arch::sm80::shared_address(to + row * kRow<kWidth> + column), source, is_inside ? 16 : 0);
+    arch::sm80::copy_async(target, is_inside ? source : from, is_inside ? 16 : 0);
   }
 }
 
-// Copies the mask of 16 queries and up to 64 keys to shared memory, by a warp. Its rows may begin anywhere, so that the
-// loads have one element each, and those of a warp are adjacent. Elements outside the mask remain as they are.
+// Copies columns [begin, end) of the mask of a warp's queries to shared memory. Rows that begin anywhere are loaded by
+// element. Elements outside the mask may have any value.
 template <class T>
-__device__ __forceinline__ void copy_mask(T* to, const T* from, const Arguments& a, int rows, int columns) {
+__device__ __forceinline__ void copy_mask(T* to, const T* from, const Arguments& a, int rows, int begin, int end) {
+  const int lane = threadIdx.x % 32, stride = mask_row(a.keys);
+  rows = min(rows, kTile);
+  if (a.mask_in_vectors) {
+    const int column = begin + lane % 8 * 8;
+    if (column < end) {
+      for (int row = lane / 8; row < rows; row += 4) {
+        const uint32_t target = arch::sm80::shared_address(to + row * stride + column);
+        arch::sm80::copy_async(target, from + row * a.mask_row + column, min(end - column, 8) * 2);
+      }
+    }
+    return;
+  }
   constexpr int kBatch = 4;  // rows that are loaded before any is stored
-  const int lane = threadIdx.x % 32;
 #pragma unroll 1
-  for (int first = 0; first < min(kTile, rows); first += kBatch) {
+  for (int first = 0; first < rows; first += kBatch) {
     T values[kBatch][2];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = first + i, column = half * 32 + lane;
-        if (row < rows && column < columns) {
+        const int row = first + i, column = begin + half * 32 + lane;
+        if (row < rows && column < end) {
           values[i][half] = from[row * a.mask_row + column * a.mask_column];
         }
       }
@@ -97,7 +114,10 @@ __device__ __forceinline__ void copy_mask(T* to, const T* from, const Arguments&
     for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        to[(first + i) * kMaskRow + half * 32 + lane] = values[i][half];
+        const int row = first + i, column = begin + half * 32 + lane;
+        if (row < rows && column < end) {
+          to[row * stride + column] = values[i][half];
+        }
       }
     }
   }
@@ -127,8 +147,10 @@ __device__ __forceinline__ float over_row(float x, Combine combine) {
   return combine(x, __shfl_xor_sync(~0u, x, 2));
 }
 
+// Computes attention as kernels/attention.h describes. Without a mask, `a.scale` must be positive.
 template <class T, int kWidth, bool kMasked>
-__global__ void __launch_bounds__(kThreads, kResident<kWidth>) short_attention_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, kResident<kWidth>)
+    short_attention_kernel(const __grid_constant__ Arguments a) {
   constexpr int kSteps = kWidth / 16;
   constexpr float kLog2E = 1.4426950408889634f;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -136,62 +158,53 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>) short_attention_k
   const uint32_t heads_per_block = kWarps / a.tiles;
   const uint32_t block = a.groups.quotient(blockIdx.x);
   const int first_query = static_cast<int>(blockIdx.x - block * a.groups.divisor) * a.tiles * kTile;
-  const int key_rows = (a.keys + kTile - 1) / kTile * kTile, query_rows = a.tiles * kTile;
+  const int key_rows = padded(a.keys), query_rows = a.tiles * kTile;
   const int slot = (2 * key_rows + query_rows) * kRow<kWidth>;  // the elements of a head
   T* const shared = reinterpret_cast<T*>(memory);
+
+  // The head and the queries of this warp.
+  const uint32_t own = warp / a.tiles, head = block * heads_per_block + own;
+  const int tile = warp % a.tiles * kTile, row_count = a.queries - first_query - tile;
+  const bool is_active = head < a.head_count && row_count > 0;
+  T* const keys = shared + own * slot;
+  T* const values = keys + key_rows * kRow<kWidth>;
+  T* const rows = values + (key_rows + tile) * kRow<kWidth>;
+  T* const added = shared + heads_per_block * slot + warp * kTile * mask_row(a.keys);  // only with a mask
 
   for (int begin = 0; begin < key_rows; begin += kChunk) {
     const int end = min(begin + kChunk, key_rows);
     for (uint32_t i = 0; i < heads_per_block; ++i) {
-      const uint32_t head = block * heads_per_block + i;
-      if (head < a.head_count) {
+      const uint32_t other = block * heads_per_block + i;
+      if (other < a.head_count) {
         int64_t offsets[4] = {0, 0, 0, 0};
-        a.heads.locate(head, offsets);
-        T* const keys = shared + i * slot;
-        const T* const k = static_cast<const T*>(a.k) + offsets[2];
-        const T* const v = static_cast<const T*>(a.v) + offsets[3];
+        a.heads.locate(other, offsets);
+        T* const to = shared + i * slot;
         if (begin == 0) {
-          const T* const q = static_cast<const T*>(a.q) + offsets[1] + first_query * a.q_row;
-          copy_rows<T, kWidth>(keys + 2 * key_rows * kRow<kWidth>, q, a.q_row, 0, query_rows, a.queries - first_query,
-                               a.width);
+          copy_rows<T, kWidth>(to + 2 * key_rows * kRow<kWidth>,
+                               static_cast<const T*>(a.q) + offsets[1] + first_query * a.q_row, a.q_row, 0, query_rows,
+                               a.queries - first_query, a.width);
         }
-        copy_rows<T, kWidth>(keys, k, a.k_row, begin, end, a.keys, a.width);
-        copy_rows<T, kWidth>(keys + key_rows * kRow<kWidth>, v, a.v_row, begin, end, a.keys, a.width);
+        copy_rows<T, kWidth>(to, static_cast<const T*>(a.k) + offsets[2], a.k_row, begin, end, a.keys, a.width);
+        copy_rows<T, kWidth>(to + key_rows * kRow<kWidth>, static_cast<const T*>(a.v) + offsets[3], a.v_row, begin, end,
+                             a.keys, a.width);
+      }
+    }
+    if constexpr (kMasked) {
+      if (is_active) {
+        int64_t offsets[2] = {0, 0};
+        a.masks.locate(head, offsets);
+        const T* const mask = static_cast<const T*>(a.mask) + offsets[1] + (first_query + tile) * a.mask_row;
+        copy_mask(added, mask, a, row_count, begin, min(end, a.keys));
       }
     }
     arch::sm80::copy_commit();
-  }
-
-  const uint32_t own = warp / a.tiles, head = block * heads_per_block + own;
-  const int tile = warp % a.tiles * kTile;  // its first row among those of the block
-  const bool is_active = head < a.head_count && first_query + tile < a.queries;
-  const T* const keys = shared + own * slot;
-  const T* const values = keys + key_rows * kRow<kWidth>;
-  T* const rows = shared + own * slot + (2 * key_rows + tile) * kRow<kWidth>;
-  const int column = lane % 4 * 2;
-  T* const added = shared + heads_per_block * slot + warp * kTile * kMaskRow;  // used only with a mask
-  const T* mask = static_cast<const T*>(a.mask);
-  int64_t offsets[4] = {0, 0, 0, 0};
-  if (is_active) {
-    a.heads.locate(head, offsets);
-    if constexpr (kMasked) {
-      int64_t places[2] = {0, 0};
-      a.masks.locate(head, places);
-      mask += places[1] + (first_query + tile) * a.mask_row;
-    }
   }
 
   uint32_t q[kSteps][4];
   float y[2 * kSteps][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
   for (int begin = 0; begin < key_rows; begin += kChunk) {
-    const int tiles = min(kChunk, a.keys - begin + 7) / 8;  // of 8 keys, in this chunk
-    if constexpr (kMasked) {
-      if (is_active) {
-        __syncwarp();
-        copy_mask(added, mask + begin * a.mask_column, a, a.queries - first_query - tile, a.keys - begin);
-      }
-    }
+    const int columns = a.keys - begin;  // of this chunk, and of those after it
     wait_for_copies((key_rows - begin - 1) / kChunk);
     if (!is_active) {
       continue;
@@ -205,9 +218,10 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>) short_attention_k
     }
 
     float s[kChunk / 8][4] = {};
+    float top[2] = {largest[0], largest[1]};
 #pragma unroll
     for (int j = 0; j < kChunk / 8; j += 2) {
-      if (j < tiles) {
+      if (j * 8 < columns) {
         const T* const from = keys + (begin + j * 8 + lane / 16 * 8 + lane % 8) * kRow<kWidth> + lane / 8 % 2 * 8;
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
@@ -218,44 +232,61 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>) short_attention_k
         }
       }
     }
-    float top[2] = {largest[0], largest[1]};
 #pragma unroll
     for (int j = 0; j < kChunk / 8; ++j) {
+      const int column = j * 8 + lane % 4 * 2;
+      if constexpr (kMasked) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const T* const from = added + (lane / 4 + half * 8) * mask_row(a.keys) + begin + column;
+          const auto pair = *reinterpret_cast<const Vector<T, 2>*>(j * 8 < columns ? from : added);
+          s[j][half * 2] = s[j][half * 2] * a.scale + widen(pair.values[0]);
+          s[j][half * 2 + 1] = s[j][half * 2 + 1] * a.scale + widen(pair.values[1]);
+        }
+      }
+      if (j * 8 + 8 > columns) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[j][i] = column + i % 2 < columns ? s[j][i] : -INFINITY;
+        }
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float score = s[j][i] * a.scale;
-        if constexpr (kMasked) {
-          score += widen(added[(lane / 4 + i / 2 * 8) * kMaskRow + j * 8 + column + i % 2]);
-        }
-        s[j][i] = begin + j * 8 + column + i % 2 < a.keys ? score : -INFINITY;
         top[i / 2] = fmaxf(top[i / 2], s[j][i]);
       }
     }
+
+    // The weights are 2^(factor (s - pivot)). With a mask, the difference is computed first, because factor s may
+    // overflow where the mask has the lowest number of bf16.
+    const float factor = kMasked ? kLog2E : a.scale * kLog2E;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = over_row(top[half], [](float x, float z) { return fmaxf(x, z); });
       const float pivot = top[half] == -INFINITY ? 0.0f : top[half];  // so that -inf becomes 0 and not NaN
-      const float factor = arch::exp2_approx((largest[half] - pivot) * kLog2E);
+      const float shift = pivot * factor;
+      if (begin > 0) {
+        const float old = arch::exp2_approx((largest[half] - pivot) * factor);
+        total[half] *= old;
+#pragma unroll
+        for (int j = 0; j < 2 * kSteps; ++j) {
+          y[j][half * 2] *= old;
+          y[j][half * 2 + 1] *= old;
+        }
+      }
       largest[half] = top[half];
-      total[half] *= factor;
 #pragma unroll
       for (int j = 0; j < kChunk / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& score = s[j][half * 2 + i];
-          score = arch::exp2_approx((score - pivot) * kLog2E);
+          score = arch::exp2_approx(kMasked ? (score - pivot) * factor : score * factor - shift);
           total[half] += score;
         }
-      }
-#pragma unroll
-      for (int j = 0; j < 2 * kSteps; ++j) {
-        y[j][half * 2] *= factor;
-        y[j][half * 2 + 1] *= factor;
       }
     }
 #pragma unroll
     for (int j = 0; j < kChunk / 8; j += 2) {
-      if (j < tiles) {
+      if (j * 8 < columns) {
         const uint32_t p[4] = {packed(s[j][0], s[j][1], T{}), packed(s[j][2], s[j][3], T{}),
                                packed(s[j + 1][0], s[j + 1][1], T{}), packed(s[j + 1][2], s[j + 1][3], T{})};
         const T* const from = values + (begin + j * 8 + lane % 16) * kRow<kWidth> + lane / 16 * 8;
@@ -278,19 +309,21 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>) short_attention_k
   for (int half = 0; half < 2; ++half) {
     const float sum = over_row(total[half], [](float x, float z) { return x + z; });
     const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
-    T* const to = rows + (lane / 4 + half * 8) * kRow<kWidth> + column;
+    T* const to = rows + (lane / 4 + half * 8) * kRow<kWidth> + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < 2 * kSteps; ++j) {
       *reinterpret_cast<uint32_t*>(to + j * 8) = packed(y[j][half * 2] * share, y[j][half * 2 + 1] * share, T{});
     }
   }
   __syncwarp();
+  int64_t offsets[4] = {0, 0, 0, 0};
+  a.heads.locate(head, offsets);
   T* const result = static_cast<T*>(a.y) + offsets[0] + (first_query + tile) * a.y_row;
   constexpr int kVectors = kWidth / 8;
 #pragma unroll
   for (int i = lane; i < kTile * kVectors; i += 32) {
     const int r = i / kVectors, c = i % kVectors * 8;
-    if (first_query + tile + r < a.queries && c < a.width) {
+    if (r < row_count && c < a.width) {
       *reinterpret_cast<uint4*>(result + r * a.y_row + c) = *reinterpret_cast<const uint4*>(rows + r * kRow<kWidth> + c);
     }
   }

@@ -1,0 +1,104 @@
+"""Times the op attention beside each of PyTorch's attention kernels and a copy, on CUDA.
+
+    python bench/attention.py bench/results/h200_attention.json
+
+The operands are views of one merged projection, [batch, tokens, 3, heads, width], as in most models. `copy` copies as
+many bytes as attention must read and write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+import torch
+from clock import AGAIN, COLD_BYTES, COLD_SETS, Call, microseconds, noise
+from record import Row, machine, write
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from fuseconv import ops
+
+ROUNDS = 9
+KEY = ("shape", "mask", "dtype")
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+SHAPES = (
+    *((2048, 3, 49, 32), (512, 6, 49, 32), (128, 12, 49, 32), (32, 24, 49, 32), (2048, 3, 64, 32), (2048, 1, 64, 96)),
+    *((224, 16, 63, 8), (64, 12, 16, 64), (64, 12, 32, 64), (64, 12, 64, 64), (1, 12, 64, 64)),
+    *((16, 12, 77, 64), (1, 12, 128, 64), (32, 12, 128, 64), (64, 12, 197, 64)),
+)
+"""Batch, heads, tokens and width: windows of 7x7 and 8x8 pixels, patches of time series, short texts; and lengths for
+which the rules keep PyTorch's kernels."""
+MASKS = ("none", "window")
+
+
+def mask_of(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
+    """Returns the mask of a call: none, or one per window and head that all images share, in rows of 16 bytes."""
+    batch, heads, tokens, _ = shape
+    if kind == "none":
+        return None
+    rows = -(-tokens // 8) * 8
+    windows = min(batch, 64)
+    mask = torch.randn(1, windows, heads, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
+    return mask.expand(batch // windows, -1, -1, -1, -1)
+
+
+def measure(shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> Row:
+    """Returns the row of a call."""
+    batch, heads, tokens, width = shape
+    scale = width**-0.5
+    moved = 4 * batch * heads * tokens * width * dtype.itemsize
+
+    def draw() -> tuple[Tensor, ...]:
+        merged = torch.randn(batch, tokens, 3, heads, width, device="cuda", dtype=dtype)
+        return tuple(merged.permute(2, 0, 3, 1, 4))
+
+    sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
+    mask = mask_of(kind, shape, dtype)
+    whole = None if mask is None else mask.reshape(batch, heads, tokens, tokens)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Call:
+        if mask is None:
+            return lambda: ops.attention(q, k, v, None, scale)
+        parts = [one.unflatten(0, mask.shape[:2]) for one in (q, k, v)]
+        return lambda: ops.attention(*parts, mask, scale)
+
+    def by(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Call:
+        def call() -> Tensor:
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(q, k, v, whole, scale=scale)
+
+        return call
+
+    backends = {name: one for name, one in BACKENDS.items() if name != "flash" or mask is None}
+    calls: dict[str, list[Call]] = {"ours": [ours(*one) for one in sets], AGAIN: [ours(*one) for one in sets]}
+    calls |= {name: [by(backend, *one) for one in sets] for name, backend in backends.items()}
+    copied = [torch.empty(moved // 2 // dtype.itemsize, device="cuda", dtype=dtype) for _ in sets]
+    calls["copy"] = [one.clone for one in copied]
+    times = microseconds(calls, "cuda", ROUNDS)
+    us = {peer: round(statistics.median(values), 2) for peer, values in times.items() if peer != AGAIN}
+    name = str(dtype).removeprefix("torch.")
+    return {"shape": list(shape), "mask": kind, "dtype": name, "us": us, "noise": round(noise(times, "ours"), 4)}
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    with torch.no_grad():
+        for kind in MASKS:
+            for shape in SHAPES:
+                row = measure(shape, kind, torch.float16)
+                print(row, flush=True)
+                write(arguments.out, [row], machine("cuda"), KEY)
+
+
+if __name__ == "__main__":
+    main()
