@@ -126,6 +126,8 @@ IMAGES = [(2, 320, 64, 64), (16, 320, 64, 64), (2, 1280, 16, 16), (1, 128, 512, 
 CONVOLUTIONS = [(64, 64, 56, 64, 3, 1), (64, 256, 14, 1024, 1, 1), (32, 144, 56, 144, 5, 144), (1, 32, 28, 64, 3, 1)]
 """Batch, channels, height and width, channels of the result, height and width of the kernel, groups; the last is small
 enough for a CPU."""
+WINDOWS = [(512, 6, 49, 32), (64, 12, 64, 64), (32, 4, 49, 32)]
+"""Batch, heads, tokens and width; the last is small enough for a CPU."""
 TRAINED = [(256, 256, 2), (512, 1024, 4), (4096, 4096, 4)]
 """Batch, width and layers."""
 
@@ -143,6 +145,7 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
     yield from image_cases(IMAGES if large else IMAGES[-1:])
     yield from convolution_cases(CONVOLUTIONS if large else CONVOLUTIONS[-1:], half=large)
     yield from seed_cases()
+    yield from attention_cases(WINDOWS if large else WINDOWS[-1:], half=large)
     for dtype in ("f32", "bf16", "f16") if large else ("f32",):
         for m, h, k in GATED if large else [(128, 1024, 512)]:
             shapes, product = ((m, k), (2 * h, k), None), ((m, 2 * h, k),)
@@ -244,6 +247,18 @@ def seed_cases() -> Iterator[Case]:
     for dtype in ("f32", "bf16"):
         scores = (square, square, None)
         yield from op_case("attention_score", dtype, scores, (1.0,), shape=(side,) * 3, products=product)
+
+
+def attention_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterator[Case]:
+    """Yields attention with a mask per window and head; bench/attention.py has other kernels beside it."""
+
+    def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+
+    for dtype, (batch, heads, tokens, width) in itertools.product(("f16", "bf16") if half else ("f32",), shapes):
+        operands = [(batch, heads, tokens, width)] * 3 + [(batch, heads, tokens, tokens)]
+        scale = width**-0.5
+        yield from op_case("attention", dtype, operands, (scale,), shape=(batch, heads, tokens, width), eager=eager)
 
 
 def perceptron_case(dtype: str, batch: int, widths: Sequence[int], act: str) -> Iterator[Case]:

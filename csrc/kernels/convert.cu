@@ -27,8 +27,8 @@ void convert(CudaHost& host, In x, Out y) {
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + kThreads - 1) / kThreads, 1 << 20));
   dispatch(x.dtype, [&]<class From>(From) {
     dispatch(y.dtype, [&]<class To>(To) {
-      convert_kernel<<<blocks, kThreads, 0, stream_of(host)>>>(static_cast<const From*>(x.data), static_cast<To*>(y.data),
-                                                              count);
+      convert_kernel<<<blocks, kThreads, 0, stream_of(host)>>>(static_cast<const From*>(x.data),
+                                                               static_cast<To*>(y.data), count);
     });
   });
   check_launch("the conversion of a tensor to another dtype");

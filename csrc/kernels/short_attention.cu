@@ -78,8 +78,8 @@ bool short_attention(CudaHost& host, const AttentionProblem& p) {
     return false;
   }
   const In y = leading(p.y);
-  const Loop heads = element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides},
-                                  {leading(p.q), leading(p.k), leading(p.v)});
+  const Loop heads =
+      element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides}, {leading(p.q), leading(p.k), leading(p.v)});
   const Loop masks = element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides}, {p.mask ? leading(*p.mask) : y});
   Arguments a{};
   if (!fits_32_bits(heads, 4, 1) || !fits_32_bits(masks, 2, 1)) {

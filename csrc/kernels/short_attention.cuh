@@ -16,8 +16,8 @@ namespace fuseconv::cuda::attention_kernel {
 
 inline constexpr int kWarps = 4;
 inline constexpr int kThreads = kWarps * 32;
-inline constexpr int kTile = 16;    // queries of a warp
-inline constexpr int kChunk = 64;   // keys whose scores are in registers
+inline constexpr int kTile = 16;   // queries of a warp
+inline constexpr int kChunk = 64;  // keys whose scores are in registers
 inline constexpr int kMostKeys = 256;
 
 struct Arguments {
@@ -34,13 +34,16 @@ struct Arguments {
   float scale;
 };
 
-// The elements of a row in shared memory. It is an odd number of 16-byte vectors, so that 8 rows are in different banks.
+// The elements of a row in shared memory. It is an odd number of 16-byte vectors, so that 8 rows are in different
+// banks.
 template <int kWidth>
 inline constexpr int kRow = kWidth + 8;
 
 // The blocks that are to fit on an SM: they hide the latency of memory from each other.
 template <int kWidth>
-inline constexpr int kResident = kWidth <= 32 ? 5 : kWidth <= 64 ? 4 : 2;
+inline constexpr int kResident = kWidth <= 32   ? 5
+                                 : kWidth <= 64 ? 4
+                                                : 2;
 
 __host__ __device__ __forceinline__ int padded(int keys) { return (keys + kTile - 1) / kTile * kTile; }
 
@@ -324,7 +327,8 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
   for (int i = lane; i < kTile * kVectors; i += 32) {
     const int r = i / kVectors, c = i % kVectors * 8;
     if (r < row_count && c < a.width) {
-      *reinterpret_cast<uint4*>(result + r * a.y_row + c) = *reinterpret_cast<const uint4*>(rows + r * kRow<kWidth> + c);
+      *reinterpret_cast<uint4*>(result + r * a.y_row + c) =
+          *reinterpret_cast<const uint4*>(rows + r * kRow<kWidth> + c);
     }
   }
 }

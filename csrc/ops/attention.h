@@ -1,7 +1,8 @@
-// y[..., s, :] = sum over t of p[..., s, t] v[..., t, :],  p = softmax over t of (scale q[..., s, :] k[..., t, :] + mask)
+// y[..., s, :] = sum over t of p[..., s, t] v[..., t, :],  p = softmax over t of (scale q[..., s, :] k[..., t, :] +
+// mask)
 //
-// y is stored as [..., S, H, E] where its sizes are [..., H, S, E], so that the heads of a position are adjacent, as the
-// layer after attention reads them.
+// y is stored as [..., S, H, E] where its sizes are [..., H, S, E], so that the heads of a position are adjacent, as
+// the layer after attention reads them.
 #pragma once
 
 #include <algorithm>
@@ -70,9 +71,7 @@ struct Attention {
   }
 
  private:
-  static bool has_leading(In x, In q) {
-    return x.rank == q.rank && std::equal(x.sizes, x.sizes + x.rank - 2, q.sizes);
-  }
+  static bool has_leading(In x, In q) { return x.rank == q.rank && std::equal(x.sizes, x.sizes + x.rank - 2, q.sizes); }
 };
 
 }  // namespace fuseconv

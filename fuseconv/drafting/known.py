@@ -25,7 +25,16 @@ from fuseconv.proof.example import example_sizes, graph_of, parse_example
 
 _FUSECONV = (
     *("add_relu", "mul_add", "mul_tanh", "bias_act", "gated_act", "sum_squared", "mean_abs", "rms_norm"),
-    *("add_rms_norm", "layer_norm_act", "add_layer_norm", "group_norm_act", "linear_act", "attention_score", "mlp"),
+    *(
+        "add_rms_norm",
+        "layer_norm_act",
+        "add_layer_norm",
+        "group_norm_act",
+        "linear_act",
+        "attention",
+        "attention_score",
+        "mlp",
+    ),
 )
 _ATEN = (
     *(

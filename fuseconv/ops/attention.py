@@ -108,7 +108,9 @@ def errors(device: str) -> list[Sample]:
         Sample("heads", (q, draw(1, 24, 16), v), matches=r"k must have the leading dims.*but has \[1, 24, 16\]"),
         Sample("keys", (q, k, draw(2, 23, 16)), matches=r"v must have the leading dims and the positions of k"),
         Sample("mask", (q, k, v, draw(5, 23)), matches=r"mask of shape \[5, 23\] cannot be broadcast to \[2, 5, 24\]"),
-        Sample("bool_mask", (q, k, v, torch.ones(5, 24, dtype=torch.bool, device=device)), matches="must have the dtype"),
+        Sample(
+            "bool_mask", (q, k, v, torch.ones(5, 24, dtype=torch.bool, device=device)), matches="must have the dtype"
+        ),
         Sample("dtypes", (q, k.half(), v), matches="k and q must have the same dtype"),
     ]
 
