@@ -41,11 +41,6 @@ def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale
     return result.clone(memory_format=torch.contiguous_format).transpose(-3, -2)
 
 
-def _like(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    *outer, heads, queries, _ = q.shape
-    return q.new_empty([*outer, queries, heads, v.shape[-1]]).transpose(-3, -2)
-
-
 def _sizes(draw: Draw) -> list[Sample]:
     def qkv(heads: int, queries: int, keys: int, width: int) -> tuple[Tensor, ...]:
         return draw(2, heads, queries, width), draw(2, heads, keys, width), draw(2, heads, keys, width)
@@ -115,4 +110,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-attention = Op("attention", reference, samples, errors, autocast=lower, like=_like)
+attention = Op("attention", reference, samples, errors, autocast=lower)

@@ -186,7 +186,7 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
 
 @rule_function(tensors=False)
 def score_scale(_: Constants, q: Any, scale: Any) -> float:
-    """The factor by which attention multiplies its scores: the argument `scale`, or 1 / sqrt(the width of q) for None."""
+    """The factor by which attention multiplies its scores: `scale`, or 1 / sqrt(the width of q) for None."""
     if scale is not None:
         is_number(_, scale)
         return float(scale)
