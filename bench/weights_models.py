@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,28 @@ def decoder_1b(folder: Path) -> Path:
 def decoder_7b(folder: Path, layers: int = 32) -> Path:
     """The sizes of Llama 2 7B without the last linear layer, in bf16: 6,607 million parameters, 13,215 MB."""
     from transformers import LlamaConfig, LlamaModel
+    from transformers.initialization import no_init_weights
 
     sizes = {"hidden_size": 4096, "intermediate_size": 11_008, "num_attention_heads": 32, "vocab_size": 32_000}
     config = LlamaConfig(**sizes, num_hidden_layers=layers, use_cache=False)
-    return _saved(folder / "decoder-7b", lambda: LlamaModel(config), torch.bfloat16)
+
+    def make() -> LlamaModel:
+        with no_init_weights():  # one thread would draw its numbers for minutes
+            model = LlamaModel(config)
+        draw([parameter for parameter in model.parameters() if parameter.dim() > 1], config.initializer_range)
+        return model
+
+    return _saved(folder / "decoder-7b", make, torch.bfloat16)
+
+
+def draw(parameters: Sequence[torch.nn.Parameter], deviation: float) -> None:
+    """Fills parameters with random numbers of a normal distribution, one thread per core."""
+
+    def fill(at: int) -> None:
+        parameters[at].data.normal_(0, deviation, generator=torch.Generator().manual_seed(at))
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(fill, range(len(parameters))))
 
 
 MODELS: Mapping[str, Callable[[Path], Path]] = {
