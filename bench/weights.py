@@ -1,12 +1,12 @@
 """The weights of a bundle: its size, load times, and memory of one and two processes, with and without the store.
 
-    python bench/weights.py OUT.json [--model NAME ...] [--target NAME ...] [--folder SCRATCH]
+    python bench/weights.py OUT.json [--model NAME ...] [--target NAME ...] [--bundle NAME ...] [--folder SCRATCH]
 
 Converts each model twice: with every target self-contained, which is how bundles were before the store, and with the
-store. Each conversion has the memory that its processes together held at most. Then swaps the weights of the model of
-`make demo`, in a bundle and under calls of 8 threads. Every figure of a load is the median of fresh processes, with the
-files in the page cache; memory is from /proc/self/smaps. A page of a file that several processes map counts in equal
-shares.
+store; `--bundle` names one of the two. Each conversion has the memory that its processes together held at most. Then
+swaps the weights of the model of `make demo`, in a bundle and under calls of 8 threads. Every figure of a load is the
+median of fresh processes, with the files in the page cache; memory is from /proc/self/smaps. A page of a file that
+several processes map counts in equal shares.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from fuseconv.pipeline.swap import swap
 from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS
 from fuseconv.weights.table import STORE
+
+CONTAINED, STORED = "self-contained", "store"
+"""The two bundles of a model."""
 
 TIMES = 3
 """Loads of each target."""
@@ -154,7 +157,7 @@ def converted(model: Path, bundle: Path, targets: list[str], contained: bool) ->
 def measure(model: str, name: str, bundle: Path) -> list[Row]:
     """Returns the rows of a bundle."""
     manifest = read_manifest(bundle)
-    stored = (STORE, "original/") if name == "self-contained" else ()  # what a bundle before the store did not have
+    stored = (STORE, "original/") if name == CONTAINED else ()  # what a bundle before the store did not have
     size = sum(file.size for path, file in manifest.files.items() if not path.startswith(stored)) / 1e6
     known = {"model": model, "bundle": name}
     rows: list[Row] = [{**known, "target": "all", "bundle_mb": round(size, 1)}]
@@ -223,6 +226,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", action="append", choices=MODELS)
     parser.add_argument("--target", action="append", choices=sorted(TARGETS))
+    parser.add_argument("--bundle", action="append", choices=(CONTAINED, STORED))
     parser.add_argument("--folder", type=Path, help="keep the bundles here, and use those that are there")
     options = parser.parse_args()
     targets = options.target or sorted(TARGETS)
@@ -230,15 +234,15 @@ def main() -> None:
         folder = options.folder or Path(scratch)
         for model in options.model or [DEMO]:
             source = MODELS[model](folder)
-            for name in ("self-contained", "store"):
+            for name in options.bundle or (CONTAINED, STORED):
                 bundle = folder / f"{model}-{name}.fuseconv"
                 if not bundle.exists():
-                    made = converted(source, bundle, targets, name == "self-contained")
+                    made = converted(source, bundle, targets, name == CONTAINED)
                     keep(options.out, [{"model": model, "bundle": name, "target": "all", **made}])
                 keep(options.out, measure(model, name, bundle))
-        if DEMO in (options.model or [DEMO]):
+        if DEMO in (options.model or [DEMO]) and STORED in (options.bundle or [STORED]):
             shutil.rmtree(folder / "swapped.fuseconv", ignore_errors=True)
-            keep(options.out, swapped(folder / f"{DEMO}-store.fuseconv", folder))
+            keep(options.out, swapped(folder / f"{DEMO}-{STORED}.fuseconv", folder))
 
 
 def keep(path: Path, rows: list[Row]) -> None:

@@ -119,6 +119,7 @@ class _Naming:
                     kernel = ops._scaled_dot_product_efficient_attention.default
                     results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=given["scale"])
                 result = self._call(operator.getitem, results, 0)
+                _forget_unused(results)
             except GuardError:
                 self._masks.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
                 while node.prev is not before:
@@ -186,3 +187,13 @@ class _Naming:
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = result
         return node
+
+
+def _forget_unused(results: Node) -> None:
+    """Replaces the fake values of results that nothing uses, because torch.export cannot save all of them.
+
+    The random state of Flash Attention is uint64, which torch 2.11 cannot save; and no torch saves a dynamic size among
+    several results.
+    """
+    first, *others = results.meta["val"]
+    results.meta["val"] = (first, *(0 if isinstance(one, int | torch.SymInt) else None for one in others))

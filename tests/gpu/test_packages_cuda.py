@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.heads import Heads, archive
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn.functional import scaled_dot_product_attention
 
 import fuseconv
 from fuseconv.bundle.files import WEIGHTS, measure_file
@@ -84,3 +87,29 @@ def test_several_packages_of_other_architectures_are_named(foreign: Path) -> Non
         load(foreign, "aoti")
     here = environment("cuda").architecture
     assert caught.value.what == f"the target aoti has packages for sm_75, sm_80, but this machine is {here}"
+
+
+class SelfAttention(nn.Module):
+    """Attention without a mask, over tokens [B, L, 3 * 2 * 16]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (2, 16)).transpose(1, 2) for y in x.chunk(3, -1))
+        return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_package_computes_attention_of_dynamic_sizes_without_a_mask(dtype: torch.dtype, tmp_path: Path) -> None:
+    """It calls Flash Attention, not all of whose results every torch can save."""
+    dims = {0: Dim("batch", min=1, max=8), 1: Dim("tokens", min=2, max=64)}
+    program = torch.export.export(SelfAttention(), (torch.randn(3, 11, 96, dtype=dtype),), dynamic_shapes=(dims,))
+    torch.export.save(program, tmp_path / "model.pt2")
+    options, bundle = Options(device="cuda"), tmp_path / "attention.fuseconv"
+    done = convert(tmp_path / "model.pt2", target=("aoti", "torchscript"), options=options, tune="none", output=bundle)
+    assert done.left_out == ()
+    for target in ("aoti", "torchscript"):
+        model = load(bundle, target)
+        for batch, tokens in ((1, 2), (4, 13), (8, 64)):
+            x = torch.randn(batch, tokens, 96, dtype=dtype)
+            got = model(x.cuda())
+            fp64, eager = SelfAttention()(x.double()), SelfAttention()(x)
+            assert (got.cpu() - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(dtype).eps

@@ -1,15 +1,18 @@
 """Attention of dynamic sizes names a kernel that needs no plan, and computes the same."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import programs
 from torch import Tensor, nn
+from torch._export.serde import serialize
 from torch.export import Dim
 from torch.fx import Graph, GraphModule, Interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
+from fuseconv.program.graph_copy import with_graph
 from fuseconv.targets.unplanned_attention import ALIGNMENT, named
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
@@ -117,6 +120,32 @@ def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None) ->
     got, eager = Kernels(GraphModule({}, graph)).run(*inputs)[0], module(*inputs)
     fp64 = module(inputs[0].double(), *inputs[1:])
     assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(torch.bfloat16).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@CASES
+def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
+    module: nn.Module,
+    shape: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Flash Attention also returns a dynamic size and, in uint64, its random state, which torch 2.11 does not save."""
+    monkeypatch.delitem(serialize._TORCH_TO_SERIALIZE_DTYPE, torch.uint64, raising=False)
+    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
+    program = captured(module, dtype, mask).exported
+    graph = named(program.graph)
+    assert graph is not None
+    torch.export.save(with_graph(program, graph), tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").graph
+    loaded.eliminate_dead_code()
+    assert targets(loaded).count(FLASH if mask is None else EFFICIENT) == 2
+    inputs = [torch.randn(4, 13, 96, dtype=dtype)]
+    if shape is not None:
+        inputs.append(torch.rand(4, 1, 13 if shape[2] > 1 else 1, 13) < 0.7)
+    got = Kernels(GraphModule({}, loaded)).run(*inputs)[0]
+    torch.testing.assert_close(got, module(*inputs), atol=0, rtol=0)
 
 
 @pytest.mark.gpu
