@@ -23,6 +23,7 @@ from fuseconv.matching.match import check_replaced, check_users, insertion_point
 from fuseconv.matching.replacement import Instruction, Made, instantiate
 from fuseconv.matching.steps import Plan, Step
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.operands import FROM_WEIGHT
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule_names import check_replacement
 from fuseconv.rulebook.rule_text import RuleTextError, parse_line
@@ -128,6 +129,9 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     returned = {node: node.meta.get("val") for node in workspace.graph.output_node().all_input_nodes}
     made: dict[str, Node] = {name: value for name, value in replacement.same.items() if isinstance(value, Node)}
     origin = max(results.values(), default=point)
+    from_weight = any("number_of(" in text for text in step.replace) or any(
+        FROM_WEIGHT in node.meta for node in matched
+    )
     for instruction in replacement.instructions:
         if instruction.constant:
             made[instruction.targets[0]] = _compute(workspace, instruction, made, origin)
@@ -137,6 +141,9 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
         for name in instruction.targets:
             if name in made and name not in results:
                 read_as[made[name]] = workspace.refer(made[name], f"{workspace.name(origin)}/{step.rule}/{name}")
+    if from_weight:
+        for name in made.keys() - replacement.same.keys():
+            made[name].meta[FROM_WEIGHT] = True
     for name, value in replacement.same.items():
         made[name] = _with_nodes(value, made)
     for name, node in results.items():

@@ -6,6 +6,10 @@ from typing import Any
 
 from fuseconv.rulebook.refused import Refused, text_of
 
+FROM_WEIGHT = "from_weight"
+"""The key in the `meta` of a node whose arguments may contain a number that a rule has read from a weight. A constant
+that is computed from the number would be wrong for other weights."""
+
 
 def fake_of(operand: Any) -> Any:
     """Returns the fake tensor of a node, which gives its dtype, device and (symbolic) shape.

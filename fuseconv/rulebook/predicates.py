@@ -1,7 +1,8 @@
 """The functions that a rule may call: predicates in `where`, values in `where` and `replace`.
 
 A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating a predicate
-never adds a guard. Rules cannot define functions. To add a function, write a decorated function in this file.
+never adds a guard. Rules cannot define functions. To add a function, write a decorated function in this file, or in
+weight_functions.py if it is about the weights of products.
 
 An operand is the value to which a name is bound in a graph: a node, a Python literal, or a list of these. The functions
 import torch themselves, so that rule files can be read without torch.
@@ -15,7 +16,7 @@ from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
-from fuseconv.rulebook import functions
+from fuseconv.rulebook import functions, weight_functions  # noqa: F401  # the second registers its functions
 from fuseconv.rulebook.functions import Constants, Function, rule_function
 from fuseconv.rulebook.operands import base_of, fake_of, is_under_autocast
 from fuseconv.rulebook.refused import Refused, text_of
@@ -305,23 +306,6 @@ def is_parameter(constants: Constants, *operands: Any) -> None:
     for operand in operands:
         if not constants.is_state(operand):
             raise Refused("a parameter of the model", text_of(operand))
-
-
-@rule_function(shapes=True)
-def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
-    """The constant holds one factor per output channel of the weight, and their product is exact up to rounding."""
-    import torch
-
-    w, g = constants.constant(weight), constants.constant(factor)
-    if w is None or g is None:
-        raise Refused("constants", text_of(factor if w is not None else weight))
-    each = [w.shape[0], *[1] * (w.dim() - 2)]
-    if g.dim() < len(each) or [*g.shape] != [1] * (g.dim() - len(each)) + each:
-        raise Refused(f"a factor per channel, [{', '.join(map(str, each))}]", text_of(factor))
-    exact = w.double() * g.double().reshape(-1, *[1] * (w.dim() - 1))
-    lost = torch.linalg.vector_norm(exact.to(w.dtype) - exact)
-    if not lost <= torch.linalg.vector_norm(exact) * torch.finfo(w.dtype).eps / 2:
-        raise Refused(f"products that {SHORT_DTYPES[str(w.dtype)]} represents", f"{weight.name} times {factor.name}")
 
 
 @rule_function()

@@ -55,6 +55,29 @@ class Scaled(nn.Module):
         return self.layer(x).mul_(self.gamma) if self.in_place else self.gamma * self.layer(x)
 
 
+class Enlarged(nn.Module):
+    """A block of EDSR: a number scales what is added to its input."""
+
+    def __init__(self, conv: type[nn.Module], *sizes: int) -> None:
+        super().__init__()
+        self.layer = conv(*sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * self.layer(x)
+
+
+class Learned(nn.Module):
+    """A linear whose result a learned number multiplies. With `late`, it is a linear only after another rule."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.tensor(0.3))
+        self.late = late
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight if self.late else F.linear(x, self.weight)) * self.scale
+
+
 class Residual(nn.Module):
     """A block of ConvNeXt: its linears are channels last, its residual channels first."""
 
@@ -235,6 +258,28 @@ TABLE = {
         torch.randn(5, 6),
         ["aten.linear.default", "aten.mul.Tensor"],
     ),
+    "a block of EDSR": (lambda: Enlarged(nn.Conv2d, 6, 6, 1), image(), ["fuseconv.conv_act.default"]),
+    "a block of EDSR of sequences": (
+        lambda: Enlarged(nn.Conv1d, 6, 6, 1),
+        torch.randn(2, 6, 9),
+        ["fuseconv.conv_act.default"],
+    ),
+    "a scaled linear before a residual": (
+        lambda: Enlarged(nn.Linear, 6, 6),
+        torch.randn(2, 6),
+        ["fuseconv.linear_act.default"],
+    ),
+    "numbers after a linear": (
+        lambda: programs.Function(lambda m, x: -F.linear(x, m.w) / 3 * 2, {"w": torch.randn(4, 6)}),
+        torch.randn(5, 6),
+        ["aten.linear.default"],
+    ),
+    "a number after a linear of a tied weight": (
+        lambda: programs.Function(lambda m, x: F.linear(F.linear(x, m.w), m.w) * 3, {"w": torch.randn(6, 6)}),
+        torch.randn(5, 6),
+        ["aten.linear.default", "aten.linear.default", "aten.mul.Tensor"],
+    ),
+    "a learned number after a linear": (lambda: Learned(False), torch.randn(5, 6), ["aten.linear.default"]),
     "a block of ConvNeXt": (lambda: Residual(residual_first=False), image(), BLOCK),
     "a block of ConvNeXt whose layout is restored": (
         lambda: Residual(residual_first=True),
@@ -285,6 +330,18 @@ def test_a_factor_that_a_dtype_cannot_fold_is_left(
     assert found.counts().get("linear-scale", 0) == 1 - left
     reasons = [miss.reason for miss in found.misses if miss.rule == "linear-scale"]
     assert any("products that f16 represents" in reason for reason in reasons) == bool(left)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["linear", "product"])
+def test_a_learned_number_is_folded_as_a_tensor_or_not_at_all(late: bool, default_rules: tuple[Rule, ...]) -> None:
+    """A number in a plan is that of the old weights: with new ones, the plan must compute what the new model does."""
+    torch.manual_seed(0)
+    old, new = (programs.capture(Learned(late), torch.randn(5, 6)) for _ in range(2))
+    with torch.no_grad():
+        for name, tensor in new.exported.state_dict.items():
+            tensor.copy_(old.exported.state_dict[name] * 1.5)
+    found = plan(old, default_rules, device="cpu", targets=())
+    torch.testing.assert_close(programs.run(rewrite(new, found)), programs.run(new))
 
 
 def test_a_window_is_compared_with_the_largest_map(default_rules: tuple[Rule, ...]) -> None:

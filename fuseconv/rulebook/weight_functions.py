@@ -1,0 +1,48 @@
+"""The functions of rules about the weights of products. As in predicates.py, each function imports torch itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.rulebook.functions import Constants, rule_function
+from fuseconv.rulebook.operands import FROM_WEIGHT
+from fuseconv.rulebook.refused import Refused, text_of
+
+
+@rule_function(tensors=False, shapes=True)
+def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
+    """A constant factor per output channel of the weight, or a number for all; the product is exact up to rounding."""
+    import torch
+
+    w = constants.constant(weight)
+    number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    g = torch.tensor(float(factor), dtype=torch.float64) if number else constants.constant(factor)
+    if w is None or g is None:
+        raise Refused("constants", text_of(factor if w is not None else weight))
+    if not number and g.dtype != w.dtype:
+        raise Refused(f"the dtype of {text_of(weight)}", text_of(factor))
+    each = [w.shape[0], *[1] * (w.dim() - 2)]
+    if g.dim() and (g.dim() < len(each) or [*g.shape] != [1] * (g.dim() - len(each)) + each):
+        raise Refused(f"a factor per channel, [{', '.join(map(str, each))}]", text_of(factor))
+    exact = w.double() * g.double().reshape(-1, *[1] * (w.dim() - 1))
+    lost = torch.linalg.vector_norm(exact.to(w.dtype) - exact)
+    if not lost <= torch.linalg.vector_norm(exact) * torch.finfo(w.dtype).eps / 2:
+        short = SHORT_DTYPES[str(w.dtype)]
+        raise Refused(f"products that {short} represents", f"{weight.name} times {text_of(factor)}")
+
+
+@rule_function(tensors=False)
+def used_once(_: Constants, x: Any) -> None:
+    """One op uses the value: a weight that is changed for this op is not stored twice."""
+    if len(getattr(x, "users", ())) > 1:
+        raise Refused(f"{x.name} to have one user", ", ".join(sorted(user.name for user in x.users)))
+
+
+@rule_function(tensors=False)
+def is_written(_: Constants, y: Any, h: Any) -> None:
+    """The numbers by which h is multiplied to give y are those of the model: no rule has read them from a weight."""
+    while y is not h:
+        if FROM_WEIGHT in y.meta:
+            raise Refused("a number that the model contains", f"a number from a weight in {text_of(y)}")
+        y = h if h in y.args else y.args[0]
