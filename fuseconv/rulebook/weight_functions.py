@@ -6,8 +6,20 @@ from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.rulebook.functions import Constants, rule_function
-from fuseconv.rulebook.operands import FROM_WEIGHT
+from fuseconv.rulebook.operands import FROM_WEIGHT, fake_of
 from fuseconv.rulebook.refused import Refused, text_of
+
+_PARTS = {
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten.unflatten.int",
+    "aten.unsqueeze.default",
+    "aten.transpose.int",
+    "aten.permute.default",
+    "aten.scaled_dot_product_attention.default",
+    "aten.cat.default",
+}
+"""The ops that read a part of a wider row without a copy, or copy it in any case."""
 
 
 @rule_function(tensors=False, shapes=True)
@@ -46,3 +58,14 @@ def is_written(_: Constants, y: Any, h: Any) -> None:
         if FROM_WEIGHT in y.meta:
             raise Refused("a number that the model contains", f"a number from a weight in {text_of(y)}")
         y = h if h in y.args else y.args[0]
+
+
+@rule_function()
+def read_as_part(_: Constants, y: Any) -> None:
+    """Every user reads a part of wider rows as fast as rows: a view, attention, a cat, or a softmax of at most 64."""
+    for user in y.users:
+        name, length = str(user.target), fake_of(y).shape[-1]
+        if name not in _PARTS and not (name == "aten.softmax.int" and isinstance(length, int) and length <= 64):
+            raise Refused(
+                f"{y.name} to be used only by views, attention, cat or a short softmax", f"that {user.name} uses it"
+            )
