@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import FROM_WEIGHT, fake_of
 from fuseconv.rulebook.refused import Refused, text_of
@@ -97,3 +98,16 @@ def read_as_part(_: Constants, y: Any) -> None:
             raise Refused(
                 f"{y.name} to be used only by views, attention, cat or a short softmax", f"that {user.name} uses it"
             )
+
+
+@rule_function(ends=True)
+def mask_padding(_: Constants, k: Any, mask: Any) -> int:
+    """The zeros that make each row of attention's mask a multiple of 16 bytes, unless its rows begin at such multiples."""
+    m, keys = fake_of(mask), fake_of(k).shape[-2]
+    if not isinstance(keys, int) or m.dim() < 2 or not same_sizes(m.shape[-1:], [keys]):
+        raise Refused("a mask with a static number of keys", text_of(mask))
+    step = 16 // m.element_size()
+    strides = [stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_sizes([size], [1])]
+    if m.stride(-1) == 1 and all(same_sizes([stride % step], [0]) for stride in strides):
+        raise Refused("rows of a mask that begin anywhere", f"strides {tuple(m.stride())} of {text_of(mask)}")
+    return -keys % step or step
