@@ -91,12 +91,16 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
         rule: the rule that inserts ops.
         called: all patterns, grouped by the ops that a graph must contain for the pattern to match.
     """
-    if rule.merge or rule.strides == "restored" or rule.stage == "search":
-        return {}  # these end because of a shared operand, a layout or a limit, which the text does not show
+    if rule.merge or rule.strides == "restored" or rule.stage == "search" or _ends(rule):
+        return {}  # these end because of a shared operand, a layout, a limit or a size, which the text does not show
     made = {call.op for _, call in _made(rule)}
     near = chain.from_iterable(patterns for ops, patterns in called.items() if ops <= made)
     found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
     return dict.fromkeys(pattern.rule.name for pattern in found)
+
+
+def _ends(rule: Rule) -> bool:
+    return any(isinstance(each.left, Apply) and FUNCTIONS[each.left.function].ends for each in rule.conditions)
 
 
 def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:

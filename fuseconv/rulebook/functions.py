@@ -52,6 +52,8 @@ class Function:
         shapes: whether the function depends on whole shapes. A squeeze removes any axis whose size happens to be 1, so
             the rank of its result may vary. If `shapes` is true, the function holds only if the ranks of all operands
             depend on the same squeeze, or on none.
+        ends: whether the function holds for no op that a rule with this condition inserts, so that the rule does not
+            lead to itself or to another rule.
         run: the Python function.
     """
 
@@ -63,6 +65,7 @@ class Function:
     tensors: bool
     follows: bool
     shapes: bool
+    ends: bool
     run: Callable[..., Any]
 
 
@@ -70,7 +73,9 @@ FUNCTIONS: dict[str, Function] = {}
 """Every function that a rule may call, by name."""
 
 
-def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool = False) -> Callable[[F], F]:
+def rule_function(
+    *, tensors: bool = True, follows: bool = False, shapes: bool = False, ends: bool = False
+) -> Callable[[F], F]:
     """Returns a decorator that registers a function in `FUNCTIONS`.
 
     The first parameter of the function is the program, as `Constants`. The operands follow. A parameter `*operands`
@@ -81,6 +86,7 @@ def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool =
         tensors: the attribute `tensors` of the registered `Function`.
         follows: the attribute `follows` of the registered `Function`.
         shapes: the attribute `shapes` of the registered `Function`.
+        ends: the attribute `ends` of the registered `Function`.
     """
 
     def register(function: F) -> F:
@@ -98,6 +104,7 @@ def rule_function(*, tensors: bool = True, follows: bool = False, shapes: bool =
             tensors=tensors,
             follows=follows,
             shapes=shapes,
+            ends=ends,
             run=function,
         )
         return function

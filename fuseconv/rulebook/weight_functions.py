@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import FROM_WEIGHT, fake_of
 from fuseconv.rulebook.refused import Refused, text_of
+
+_LARGE = {"f16": 2**27, "bf16": 2**27, "f32": 2**25}
+"""The number of products of two elements from which aligned rows save more time than it takes to copy x once. Symbolic
+sizes count with their values on the example inputs."""
 
 _PARTS = {
     "aten.view.default",
@@ -58,6 +63,29 @@ def is_written(_: Constants, y: Any, h: Any) -> None:
         if FROM_WEIGHT in y.meta:
             raise Refused("a number that the model contains", f"a number from a weight in {text_of(y)}")
         y = h if h in y.args else y.args[0]
+
+
+@rule_function(ends=True)
+def row_padding(_: Constants, weight: Any) -> int:
+    """The zeros that make each row of a weight a multiple of 16 bytes, as TMA needs: `row_padding(w) > 0`."""
+    w = fake_of(weight)
+    if w.dim() != 2 or not isinstance(w.shape[1], int):
+        raise Refused("a weight [n, k]", text_of(weight))
+    return int(-(w.shape[1] * w.element_size()) % 16 // w.element_size())
+
+
+@rule_function()
+def is_large_product(_: Constants, x: Any, weight: Any) -> None:
+    """The product of x with a weight, at the sizes of the example inputs, takes longer than a copy of x."""
+    w = fake_of(weight)
+    least = _LARGE.get(SHORT_DTYPES.get(str(w.dtype), ""))
+    if least is None or w.dim() != 2 or not all(isinstance(size, int) for size in w.shape):
+        raise Refused("a weight [n, k] in f16, bf16 or f32", text_of(weight))
+    sizes = [size if isinstance(size, int) else size.node.hint or 1 for size in fake_of(x).shape[:-1]]
+    rows, (n, k) = math.prod(map(int, sizes)), w.shape
+    if k < 16 or n < 32 or rows * n * k < least:
+        expected = f"16 or more columns, 32 or more rows and {least} products of elements"
+        raise Refused(expected, f"{rows} rows times {text_of(weight)}")
 
 
 @rule_function()
