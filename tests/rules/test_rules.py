@@ -21,7 +21,8 @@ from fuseconv.rulebook.rule import Rule
 
 RULES = {rule.name: rule for rule in load_rules()}
 
-NEVER_MISSES = {"activation-before-views", "assert-metadata", "constants", "duplicates", "in-place", "views"}
+NEVER_MISSES = {"activation-before-views", "assert-metadata", "constants", "in-place", "views"}
+NEVER_MISSES |= {"duplicates", "duplicate-rows"}
 NEVER_MISSES |= {"add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
 NEVER_MISSES |= {f"{op}-mean-{form}" for op in ("var", "std") for form in ("dim", "correction")}
 """Rules of one op that take it as it is, and those that look at the whole graph."""
