@@ -52,11 +52,11 @@ def _multiplied(node: Node, *, own_kernels: bool) -> Iterator[torch.dtype]:
         yield from products.dtypes
 
 
-class _Products(TorchDispatchMode):
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of the matrix products that run inside the `with` block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes: list[torch.dtype] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
