@@ -10,11 +10,6 @@
 #include "ops/all.h"
 
 namespace fuseconv::torch_binding {
-
-// The variable is inline and has default visibility, so that all copies of the library in a process share one object
-// (STB_GNU_UNIQUE).
-__attribute__((visibility("default"))) inline const Registration* cpu_registrations = nullptr;
-
 namespace {
 
 constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out, aoti_torch_cpu_baddbmm_out};
@@ -64,9 +59,8 @@ AOTITorchError c_shim(const void* const* arguments, AtenTensorHandle* const* res
 }
 
 template <class Op>
-void register_op() {
+void register_op(Registration& own) {
   using torch::stable::detail::StableLibrary;
-  static Registration own{Op::name, Op::schema, &c_shim<Op>, nullptr};
   if (!claim(cpu_registrations, own)) {
     return;
   }
@@ -76,13 +70,19 @@ void register_op() {
   kernel.impl(Op::name, &boxed<Op>);
 }
 
+// Registers the ops that no other copy has registered, or none if there is a conflict. Returns the conflict.
 template <class... Ops>
-bool register_all(std::tuple<Ops...>*) {
-  (register_op<Ops>(), ...);
-  return true;
+std::string register_all(std::tuple<Ops...>*) {
+  static Registration own[] = {{Ops::name, Ops::schema, &c_shim<Ops>, nullptr}...};
+  std::string found = conflict_of({cpu_registrations}, own);
+  if (found.empty()) {
+    Registration* next = own;
+    (register_op<Ops>(*next++), ...);
+  }
+  return found;
 }
 
-const bool registered = register_all(static_cast<AllOps*>(nullptr));
+const std::string conflict = register_all(static_cast<AllOps*>(nullptr));
 
 }  // namespace
 }  // namespace fuseconv::torch_binding
@@ -94,4 +94,11 @@ extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cpu_registrations, op);
   return found == nullptr ? nullptr : found->c_shim;
+}
+
+// Returns why this copy of the library registered no ops, or null if it registered those that no other copy had
+// registered. A loader finds this function through the handle of the library that it has just opened.
+extern "C" __attribute__((visibility("default"))) const char* fuseconv_conflict() {
+  using fuseconv::torch_binding::conflict;
+  return conflict.empty() ? nullptr : conflict.c_str();
 }

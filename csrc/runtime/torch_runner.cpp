@@ -167,9 +167,17 @@ std::string torch_version() { return TORCH_VERSION; }
 std::string torch_cpu() { return at::get_cpu_capability(); }
 
 void load_torch_library(const std::filesystem::path& path) {
-  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
     throw Error(Kind::unsupported, std::string("the op library failed to load: ") + dlerror(), path.string(),
                 "use the version of fuseconv that wrote the bundle, or convert the model again");
+  }
+  // Libraries of rule packs do not have this function.
+  const auto conflict_of = reinterpret_cast<const char* (*)()>(dlsym(library, "fuseconv_conflict"));
+  const char* conflict = conflict_of == nullptr ? nullptr : conflict_of();
+  if (conflict != nullptr) {
+    throw Error(Kind::unsupported, std::string("the op library registers no ops: ") + conflict, path.string(),
+                "load the bundle in another process, or convert the models again with one version of fuseconv");
   }
 }
 

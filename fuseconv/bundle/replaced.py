@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.methods import METHODS
 from fuseconv.bundle.staging import previous
 from fuseconv.errors import FileError, FuseconvError
 from fuseconv.untrusted.files import read_plain
@@ -28,7 +29,7 @@ def unreplaced(folder: Path, read: Callable[[], T]) -> T:
     not exist for a moment.
 
     Args:
-        folder: the folder of the bundle.
+        folder: the folder of the bundle, or of one of its methods.
         read: reads the bundle. Its errors are raised if the bundle was not replaced.
 
     Raises:
@@ -41,8 +42,7 @@ def unreplaced(folder: Path, read: Callable[[], T]) -> T:
             result = read()
         except (FuseconvError, OSError) as caught:
             error = caught
-            is_replaced = previous(folder).exists()
-            if before == _identity(folder) and (before is not None or not is_replaced):
+            if before == _identity(folder) and (before is not None or not _is_moved(folder)):
                 raise
         else:
             if before == _identity(folder):
@@ -80,6 +80,13 @@ def _manifest(folder: Path) -> bytes:
         return read_plain(folder / MANIFEST)
     except OSError:
         return b""
+
+
+def _is_moved(folder: Path) -> bool:
+    """Returns whether another process has just moved the bundle away to replace it; see `staging.previous`."""
+    folder = folder.absolute()  # the path "." has no name
+    bundles = (folder, folder.parents[1]) if folder.parent.name == METHODS else (folder,)
+    return any(previous(bundle).exists() for bundle in bundles)
 
 
 def _identity(folder: Path) -> tuple[int, int, bytes] | None:

@@ -53,7 +53,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
     try:
         _check_parents(output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(output.parent):
+        with locked(output.parent):
             _remove_leftovers(output)
             _check_existing(output, check)
             staging = output.with_name(f"{_prefix(output)}{machine()}-{secrets.token_hex(4)}")
@@ -62,11 +62,11 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
         try:
             yield staging
             flush(staging)
-            with _locked(output.parent):
+            with locked(output.parent):
                 put(staging, output, check)
         finally:
             # The staging path now holds nothing, the folder that was just replaced, or an unfinished folder.
-            with _locked(output.parent):
+            with locked(output.parent):
                 shutil.rmtree(staging, ignore_errors=True)
             os.close(lock)
     except OSError as error:
@@ -192,10 +192,14 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Holds an exclusive lock on a folder for the block; waits until no other process holds the lock.
 
-    The lock prevents another process from removing a new staging folder before its own lock is taken.
+    The lock prevents another process from removing a new staging folder before its own lock is taken. The block must
+    not lock the same folder again, because it would wait for itself.
+
+    Raises:
+        OSError: the folder cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

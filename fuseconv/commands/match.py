@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fuseconv.bundle.whole_file import write_whole
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.following import after_match
 from fuseconv.commands.options import (
@@ -47,7 +48,7 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
 
     found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
     try:
-        output.write_text(found.to_json(), encoding="utf-8")
+        write_whole(output, found.to_json().encode())
     except OSError as error:
         raise FileError.unwritable("the plan cannot be written", error, output) from error
     result = {"plan": str(output), **conversion.plan_to_json(found)}

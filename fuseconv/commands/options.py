@@ -15,7 +15,7 @@ from fuseconv.commands.numbers import FiniteRange
 from fuseconv.contract.dtypes import names_of
 from fuseconv.contract.input_text import parse_inputs, parse_ranges, parse_states
 from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
-from fuseconv.errors import FileError
+from fuseconv.errors import FileError, UsageError
 from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
 from fuseconv.untrusted.hub import reference
@@ -211,9 +211,15 @@ def separated(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def several_targets(_context: click.Context, argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Splits comma-separated lists of target names, and checks and returns the names. Runs before torch is imported."""
-    names = separated(words)
-    check_known(names, argument.opts[-1])
+    """Splits comma-separated lists of target names, and checks and returns the names. Runs before torch is imported.
+
+    Raises:
+        UsageError: a target is unknown, or the option is given without a name.
+    """
+    names, option = separated(words), argument.opts[-1]
+    check_known(names, option)
+    if words and not names:
+        raise UsageError("no target is named", where=option, fix=f"name one, or leave {option} out")
     return names
 
 

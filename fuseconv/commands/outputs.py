@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
+from fuseconv.bundle.whole_file import write_whole
 from fuseconv.contract.dtypes import short_dtype
 from fuseconv.errors import FileError, UsageError
 
@@ -24,7 +25,7 @@ def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
     """
     content = _npz(outputs, path) if path.suffix == ".npz" else save(dict(outputs))
     try:
-        path.write_bytes(content)
+        write_whole(path, content)
     except OSError as error:
         raise FileError.unwritable("the outputs cannot be written", error, path) from error
 

@@ -27,6 +27,9 @@ _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
 """Names that an input or dim cannot have, because the generated code of a graph uses them."""
 
+_MOST_DIMS = 64
+"""The maximum number of dims of a tensor in PyTorch."""
+
 _GRAMMAR = (
     "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
     "for example --input 'ids=i64[batch:1..64,seq:2..512]'"
@@ -134,6 +137,9 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
     if dtype is None:
         raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
     shape = [_parse_dim(part, dims, where) for part in match["dims"].split(",")] if match["dims"] else []
+    if len(shape) > _MOST_DIMS:
+        what = f"input {match['name']} has {len(shape)} dims, and a tensor of PyTorch at most {_MOST_DIMS}"
+        raise UsageError(what, where=where, fix="give fewer dims")
     return match["name"], dtype, shape
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from fuseconv.errors import FuseconvError
 from fuseconv.many.listing import Entry, Options
 from fuseconv.many.row import Row
+from fuseconv.processes.group import kill_group
 
 COMMAND = (sys.executable, "-m", "fuseconv.many.child")
 
@@ -86,11 +87,11 @@ class Children:
             )
             self._running.add(child)
             if self.stopped:
-                _kill(child)
+                kill_group(child)
         try:
             out, said = _communicate(child, limit)
         except BaseException:  # a time-out, or an interrupt
-            _kill(child)
+            kill_group(child)
             child.communicate()
             raise
         finally:
@@ -103,7 +104,7 @@ class Children:
         self.stopped = True
         with self._lock:
             for child in self._running:
-                _kill(child)
+                kill_group(child)
 
 
 def _communicate(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
@@ -119,12 +120,6 @@ def _communicate(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, b
         except subprocess.TimeoutExpired:
             if left <= STEP:
                 raise
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kills a child and every process in its group."""
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
 
 
 def convert(entry: Entry, bundle: Path, how: How, children: Children) -> Row:

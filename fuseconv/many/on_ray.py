@@ -101,6 +101,7 @@ def _connected(address: str) -> Iterator[None]:
     """Connects this process to a cluster for the block, in which SIGTERM raises KeyboardInterrupt.
 
     Raises:
+        KeyboardInterrupt: SIGTERM arrived while Ray started.
         UpstreamError: there is no cluster at the address.
     """
     own = {"include_dashboard": False, "object_store_memory": STORE} if address == "local" else {}
@@ -108,6 +109,8 @@ def _connected(address: str) -> Iterator[None]:
     with contextlib.redirect_stdout(sys.stderr):  # a thread of Ray prints when a worker ends
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except SystemExit as error:  # from Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from error
         except (ConnectionError, RayError, RuntimeError, ValueError) as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UpstreamError(

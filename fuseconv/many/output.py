@@ -20,6 +20,7 @@ from pathlib import Path
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import SUFFIX, check_replaceable
 from fuseconv.bundle.staging import flush, put, restore
+from fuseconv.bundle.whole_file import write_whole
 from fuseconv.errors import FileError, UsageError
 from fuseconv.many.row import Row
 
@@ -108,9 +109,7 @@ def publish(row: Row, folder: Path) -> Row:
 def record(row: Row, folder: Path) -> Row:
     """Writes a row to `NAME.json` in the output folder, atomically, and returns the row. Raises OSError."""
     path = folder / f"{row.name}.json"
-    new = path.with_name(f".{path.name}")
-    new.write_text(json.dumps(row.to_json(), indent=1) + "\n")
-    new.replace(path)
+    write_whole(path, f"{json.dumps(row.to_json(), indent=1)}\n".encode())
     return row
 
 

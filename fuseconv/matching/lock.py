@@ -7,14 +7,16 @@ producing a slower model. One file holds the entries of all bundles of a project
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fuseconv.bundle.staging import locked
 from fuseconv.bundle.tuned import Tuned
+from fuseconv.bundle.whole_file import write_whole
 from fuseconv.errors import FileError, FrozenError, RuleError
 from fuseconv.matching.steps import Choice, Form, Forms, Plan, Step
 from fuseconv.program.captured import Program
@@ -136,20 +138,28 @@ def write_lock(
         RuleError: the existing file is not a lock.
         FileError: the file cannot be written.
     """
-    lock = read_lock(path) if leads_somewhere(path) else Lock()
     entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics, "forms": forms}
-    _write(path, lock, {name: {**getattr(lock, name), bundle: entries[name]} for name in _TABLES})
+    _change(path, lambda lock: {name: {**getattr(lock, name), bundle: entries[name]} for name in _TABLES})
 
 
-def _write(path: Path, lock: Lock, tables: Mapping[str, Mapping[str, Any]]) -> None:
+def _change(path: Path, change: Callable[[Lock], Mapping[str, Mapping[str, Any]]]) -> None:
+    """Writes the tables that `change` makes of the lock. No other process changes the lock in between."""
+    try:
+        with locked(path.absolute().parent):
+            lock = read_lock(path) if leads_somewhere(path) else Lock()
+            write_whole(path, _text(lock, change(lock)).encode())
+    except OSError as error:
+        raise FileError.unwritable(f"{path.name} cannot be written", error, path) from error
+
+
+def _text(lock: Lock, tables: Mapping[str, Mapping[str, Any]]) -> str:
     # A bundle without matches keeps an empty entry.
     sorted_ = {
         name: {key: table[key] for key in sorted(table) if table[key] or name == "bundles"}
         for name, table in tables.items()
     }
     empty = {name for name in ("chosen", "tactics", "forms") if not sorted_[name]}
-    text = lock.model_copy(update=sorted_).model_dump_json(by_alias=True, indent=1, exclude=empty)
-    path.write_text(text + "\n", encoding="utf-8")
+    return lock.model_copy(update=sorted_).model_dump_json(by_alias=True, indent=1, exclude=empty) + "\n"
 
 
 def method_entry(bundle: str, method: str) -> str:
@@ -169,12 +179,10 @@ def write_methods(path: Path, bundle: str, other: Path) -> None:
         RuleError: a file is not a lock.
         FileError: the file cannot be written.
     """
-    lock, new = read_lock(path) if leads_somewhere(path) else Lock(), read_lock(other)
-    prefix = method_entry(bundle, "")
-    _write(
+    new, prefix = read_lock(other), method_entry(bundle, "")
+    _change(
         path,
-        lock,
-        {
+        lambda lock: {
             name: {key: entry for key, entry in getattr(lock, name).items() if not key.startswith(prefix)}
             | getattr(new, name)
             for name in _TABLES

@@ -18,6 +18,7 @@ from torch.fx import Node
 from fuseconv.errors import RuleError
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, nodes_in, op_name
+from fuseconv.matching.kept_copies import keep_copies
 from fuseconv.matching.layout import restore_outputs
 from fuseconv.matching.match import check_replaced, check_users, insertion_point
 from fuseconv.matching.replacement import Instruction, Made, instantiate
@@ -35,6 +36,7 @@ _KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
 def rewrite(program: Program, plan: Plan) -> Program:
     """Executes every step of a plan in order and returns the rewritten program.
 
+    An output that is an alias of another output, an input or a weight only because a step removed a copy is cloned.
     Parameters without users are dropped. Each new node records in `meta["custom"]["fuseconv"]` the rules that created
     it and the nodes that they replaced. These records are saved with the program.
 
@@ -70,6 +72,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
             raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
     if refused:
         raise _unfit(plan, refused)
+    keep_copies(program.exported.graph, workspace.graph)
     twins = {name: twin.name for name in names if (twin := workspace.find(name)) is not None}
     return replace(program, exported=_exported(program.exported, workspace)), twins
 

@@ -2,16 +2,18 @@
 
 The libraries depend on torch but not on this package: a process that uses a bundle without fuseconv calls
 `torch.ops.load_library` on the copies in the bundle. If a process loads several copies of a library, the first copy
-that contains an op registers the op.
+that contains an op registers the op. A copy that has another schema of an op registers none of its ops.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
 import torch
 
-from fuseconv.errors import FileError
+from fuseconv.errors import FileError, UnsupportedError
 
 FOLDER = Path(__file__).parent.parent / "lib"
 """The folder of the installed package into which the build puts the libraries."""
@@ -67,14 +69,36 @@ def load() -> None:
 
     Raises:
         FileError: the CPU library has not been built, or a library cannot be loaded.
+        UnsupportedError: this process has already loaded a library that has another schema of an op.
     """
     device = "cuda" if torch.version.cuda and (FOLDER / _FILES["cuda"][-1]).is_file() else "cpu"
     for path in library_paths(device):
         try:
-            torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+            load_into_torch(path)
         except (OSError, RuntimeError) as error:
             raise FileError(
                 f"the op library {path.name} cannot be loaded: {error}",
                 where=str(path),
                 fix="rebuild the library for this machine with `make build`",
             ) from error
+
+
+def load_into_torch(path: Path) -> None:
+    """Loads an op library, which registers its ops with torch.
+
+    Raises:
+        UnsupportedError: the library has another schema of an op than a library that is already loaded. It registers no
+            ops.
+        OSError, RuntimeError: the library cannot be loaded.
+    """
+    torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+    conflict_of = getattr(ctypes.CDLL(str(path)), "fuseconv_conflict", None)  # libraries of rule packs have none
+    if conflict_of is None:
+        return
+    conflict_of.restype = ctypes.c_char_p
+    if (conflict := conflict_of()) is not None:
+        raise UnsupportedError(
+            f"the op library registers no ops: {os.fsdecode(conflict)}",
+            where=str(path),
+            fix="load the bundle in another process, or convert the models again with one version of fuseconv",
+        )

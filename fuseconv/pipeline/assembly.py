@@ -119,8 +119,7 @@ def write_target(
     start, before = time.monotonic(), set(staging.rglob("*"))
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            if reason := target.unsupported(fused):
-                raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
+            check_expressible(name, fused)
             artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files, store, artifact))
             if (weights := Table.of(staging / artifact)) is not None:
                 set_table(staging / artifact, replace(weights, program=program_hash(fused)))
@@ -134,6 +133,16 @@ def write_target(
     files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
     updated = updated_in_place(fused) if target.SPEC.in_place else ()
     return Written(name, artifact.as_posix(), round(seconds, 3), size, files, updated)
+
+
+def check_expressible(name: str, fused: Program) -> None:
+    """Checks, before anything is written, that a target can express a fused program as far as is known.
+
+    Raises:
+        UnsupportedError: the target cannot express the program.
+    """
+    if reason := targets.TARGETS[name].unsupported(fused):
+        raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
 
 
 def program_hash(program: Program) -> str:

@@ -17,6 +17,7 @@ from fuseconv.matching.steps import Forms, Miss, Plan
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.match import check_matches, find_plan
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.json_text import pointer_of
 from fuseconv.rulebook.rule import Rule
 from fuseconv.tuning.recorded import recorded, replayed
 
@@ -69,4 +70,5 @@ def check_frozen(
         left = [name for name, choice in choices.items() if not choice.applied]
         if lost := [name for name in left if name not in found.get(target, {})]:
             what = f"the lock leaves alone a match in the target {target} that was not found: {lost[0]}"
-            raise FrozenError(what, where=f"{path} (/chosen/{entry})", fix=LOCK)
+            pointer = pointer_of("chosen", entry, "choices", target, lost[0])
+            raise FrozenError(what, where=f"{path} ({pointer})", fix=LOCK)

@@ -17,7 +17,7 @@ from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, read_plan
 from fuseconv.parity.padding import prove
-from fuseconv.pipeline.assembly import Progress, target_names
+from fuseconv.pipeline.assembly import Progress, check_expressible, target_names
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
 from fuseconv.proof.checked import checked_plan
@@ -46,6 +46,7 @@ def match(
 
     Raises:
         FrozenError: the matches differ from the lock in `frozen`.
+        UnsupportedError: a target that `target` names cannot express the fused program.
         FuseconvError: reading, capturing, matching or executing failed.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
@@ -58,10 +59,18 @@ def match(
     with progress("match"):
         chosen = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
     with progress("rewrite"):
-        rewrite(program, chosen)
+        fused = rewrite(program, chosen)
+        _check_targets(names if target else (), program, chosen, fused)
     if frozen is not None:
         check_matches(frozen, entry or bundle_folder(model, output).name, chosen, program, known)
     return chosen
+
+
+def _check_targets(names: Sequence[str], program: Program, plan: Plan, fused: Program) -> None:
+    """Checks that each of the targets can express its fused program, as `convert` does before it writes a target."""
+    for name in names:
+        own = plan.of(name)
+        check_expressible(name, fused if own == plan else rewrite(program, own))
 
 
 def check_matches(path: str | Path, entry: str, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:

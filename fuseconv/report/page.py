@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from fuseconv.bundle.whole_file import write_whole
 from fuseconv.errors import FileError, UnsupportedError
 from fuseconv.report.described import Described
 
@@ -68,7 +69,7 @@ def write(report: Report, path: Path) -> int:
     """
     text = render(report)
     try:
-        path.write_bytes(text)
+        write_whole(path, text)
     except OSError as error:
         raise FileError.unwritable("the report cannot be written", error, str(path)) from error
     return len(text)

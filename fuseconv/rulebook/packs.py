@@ -94,10 +94,11 @@ def load_library(path: Path) -> None:
     An op can be registered only once per process.
 
     Raises:
-        UnsupportedError: a different library with the same name is already loaded.
+        UnsupportedError: a different library with the same name is already loaded, or a library that has another schema
+            of an op.
         OSError, RuntimeError: the library cannot be loaded.
     """
-    import torch
+    from fuseconv.ops.library import load_into_torch
 
     if not path.name.startswith(_OURS):  # copies of ours find each other, see docs/adr/0002-op-library.md
         digest = _digest(path)
@@ -111,7 +112,7 @@ def load_library(path: Path) -> None:
         if known == digest:
             return
         _LIBRARIES[path.name] = digest
-    torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    load_into_torch(path)
 
 
 def _digest(path: Path) -> str:

@@ -25,6 +25,8 @@ from fuseconv.contract.inputs import example_sizes
 from fuseconv.contract.ladder import ladder
 from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
 from fuseconv.processes.forked import TIME_LIMIT
+from fuseconv.processes.group import run_in_group
+from fuseconv.processes.lifetime import end_with
 from fuseconv.runtime.few_kernels import Problems, few_kernels
 from fuseconv.runtime.model import load_target
 from fuseconv.runtime.warm_up import has_memory
@@ -99,15 +101,11 @@ def measure(
         timing = {"FUSECONV_TIMING": "known" if frozen else "on", "FUSECONV_TIMING_CACHE": str(written)}
         limit = TIME_LIMIT + seconds * len(tuned)
         try:
-            done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
-                [*words, str(folder.absolute()), str(told), repr(seconds), *tuned],
-                env={**os.environ, "PYTHONPATH": search, **timing},
-                cwd=scratch,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=limit,
+            done = run_in_group(
+                [*words, str(os.getpid()), str(folder.absolute()), str(told), repr(seconds), *tuned],
+                seconds=limit,
+                environment={**os.environ, "PYTHONPATH": search, **timing},
+                folder=Path(scratch),
             )
         except subprocess.TimeoutExpired:
             raise UpstreamError(
@@ -178,15 +176,17 @@ def merged(old: Problems, new: Problems) -> Problems:
     return {family: {**old.get(family, {}), **new.get(family, {})} for family in old | new}
 
 
-def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
+def main(parent: str, bundle: str, told: str, seconds: str, *targets: str) -> None:
     """Calls the targets of a bundle in this process, and writes the progress as JSON to the file `told`.
 
     Args:
+        parent: the process ID of the parent, with which this process ends.
         bundle: the folder of the bundle.
         told: the path of the output file, which receives the fields `calls`, `left` and `failures` of `Measured`.
         seconds: the time limit for the calls of the first target. Each other target gets half of this time.
         targets: the names of the targets.
     """
+    end_with(int(parent))
     folder = Path(bundle)
     manifest = read_manifest(folder)
     contract = manifest.contract

@@ -10,9 +10,11 @@ has no side effects.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +218,7 @@ def run(arguments: Arguments, listener: socket.socket, begun: Callable[[], None]
         listener: the socket from `server.listen`, which is closed at the end.
         begun: called once the server accepts requests.
     """
-    ray.init(include_dashboard=False, log_to_driver=False)
-    try:
+    with _connected():
         serve.start(proxy_location=ProxyLocation.Disabled)
         replicas = serve.run(_replicas(arguments), name="fuseconv", route_prefix=None)
         front = Front(replicas, arguments.max_body, arguments.timeout)
@@ -228,6 +229,28 @@ def run(arguments: Arguments, listener: socket.socket, begun: Callable[[], None]
         methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
         application = Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
         server.run(application, listener, arguments.timeout, begun)
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[None]:
+    """Connects this process to a cluster for the block, in which SIGTERM raises KeyboardInterrupt.
+
+    At the end of the block, Ray Serve is shut down, which another SIGTERM does not stop.
+
+    Raises:
+        KeyboardInterrupt: SIGTERM arrived while Ray started.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False)
+        except SystemExit as error:  # from Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from error
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        yield
     finally:
-        serve.shutdown()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if ray.is_initialized():
+            serve.shutdown()
         ray.shutdown()
+        signal.signal(signal.SIGTERM, before)

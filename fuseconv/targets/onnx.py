@@ -25,12 +25,18 @@ def check_machine(device: str) -> None:
         raise UnsupportedError("onnxscript is not installed", fix="pip install onnxscript")
 
 
-def unsupported(program: Program) -> str | None:
+def unsupported(program: Program, *, own_kernels: bool = False) -> str | None:
     """Returns why the program cannot be written as ONNX, or None if no reason is known.
 
-    The reasons are a missing ONNX Runtime, a complex input or output, and the constant -0.0.
+    The reasons are a missing ONNX Runtime, a complex input or output, the constant -0.0, and a matrix product for which
+    ONNX Runtime has no kernel.
+
+    Args:
+        program: the program to write.
+        own_kernels: whether the kernels of fuseconv's library compute fuseconv's ops, as in the target onnx-plugin.
     """
     from fuseconv.targets.artifact import negative_zero
+    from fuseconv.targets.onnx_kernels import missing_product
 
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed: install fuseconv[cpu] or fuseconv[gpu]"
@@ -42,7 +48,7 @@ def unsupported(program: Program) -> str | None:
             return f"ONNX Runtime does not support complex numbers, but output {name} is complex"
     if zero := negative_zero(program):
         return f"the ONNX exporter cannot express {zero}"
-    return None
+    return missing_product(program, own_kernels=own_kernels)
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:

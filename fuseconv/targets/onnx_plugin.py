@@ -44,7 +44,7 @@ def unsupported(program: Program) -> str | None:
         plugin_path(program.contract.device)
     except FileError as error:
         return error.what
-    return onnx.unsupported(program)
+    return onnx.unsupported(program, own_kernels=True)
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:

@@ -148,34 +148,43 @@ def test_new_weights_by_user_config(server: None, block: Path, tmp_path: Path) -
     assert replicas() == names
 
 
+def command(block: Path, port: int) -> list[str]:
+    words = ["serve", str(block), "--port", str(port), "--target", "torchscript", "--warm-up", "1"]
+    return [sys.executable, "-m", "fuseconv", *words]
+
+
+def wait_for(text: str, log: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 180
+    while text not in log.read_text():
+        assert time.monotonic() < until
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.05)
+
+
 def test_the_command(block: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "fuseconv",
-        "serve",
-        str(block),
-        "--port",
-        str(PORT + 1),
-        "--target",
-        "torchscript",
-        "--warm-up",
-        "1",
-    ]
     log = tmp_path / "log"
-    with log.open("w") as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:
+    start = command(block, PORT + 1)
+    with log.open("w") as said, subprocess.Popen(start, stdout=subprocess.PIPE, stderr=said, text=True) as process:
         client = Client(f"http://127.0.0.1:{PORT + 1}", "block", timeout=60)
         contract, arrays = open_bundle(block).contract, [tensor.numpy() for tensor in draw(2, 5)]
-        until = time.monotonic() + 180
-        while "serving on" not in log.read_text():
-            assert time.monotonic() < until
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.2)
+        wait_for("serving on", log, process)
         outputs = client.infer(contract, arrays, binary=True)
-        process.send_signal(signal.SIGTERM)
+        for _ in range(3):  # the later signals arrive while Ray Serve shuts down, and do not interrupt that
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
         out, _ = process.communicate(timeout=120)
     err = log.read_text()
     assert set(outputs) == set(contract.outputs)
     assert process.returncode == 0, err
     assert "served for" in out
     assert "1 replicas on Ray Serve" in err
+
+
+def test_sigterm_while_ray_starts_interrupts_the_command(block: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as said, subprocess.Popen(command(block, PORT + 2), stderr=said, text=True) as process:
+        wait_for("Started a local Ray instance", log, process)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=120)
+    assert process.returncode == 130, log.read_text()
+    assert "error: interrupted" in log.read_text()

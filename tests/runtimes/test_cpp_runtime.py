@@ -1,5 +1,6 @@
 """The C++ runtime: the behavior and messages of fuseconv.load, without Python."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from safetensors.torch import load_file, save_file
 from support import ROOT
 from support.calls import VIOLATIONS
 from support.cpp_calls import INPUTS, NAMES, assert_same_refusal
+from support.libraries import with_another_schema
 
 from fuseconv.bundle.files import SIGNATURE
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.bundle.tuned import Speed, Tuned
+from fuseconv.errors import UnsupportedError
+from fuseconv.ops import library
 from fuseconv.runtime.environment import device_name
 from fuseconv.runtime.model import load
 
@@ -177,6 +181,25 @@ def test_the_fastest_target_of_this_device_is_the_default(
     status, text, _ = run_in_cpp(bundle_copy, INPUTS)
     assert status == (4 if here else 0)
     assert ("the target onnx was built for ONNX Runtime 99.0" in text) == here
+
+
+def test_a_library_with_another_schema_is_refused_in_pythons_words(
+    programs: Path, bundle: Path, bundle_copy: Path, tmp_path: Path
+) -> None:
+    with_another_schema(bundle_copy / "lib/libfuseconv_cpu.so")
+    seal(bundle_copy, open_bundle(bundle))
+    with pytest.raises(UnsupportedError) as caught:
+        load(bundle_copy, "torchscript")
+    save_file(INPUTS, tmp_path / "inputs.safetensors")
+    program, results = programs / "fuseconv-run", ("-o", str(tmp_path / "results.safetensors"))
+    done = subprocess.run(
+        [program, bundle_copy, "--target", "torchscript", "--inputs", tmp_path / "inputs.safetensors", *results],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LD_PRELOAD": str(library.library_paths("cpu")[0])},
+    )
+    assert done.stderr.endswith(f"error: {caught.value}\n")
+    assert done.returncode == caught.value.exit_status
 
 
 def test_a_file_that_is_no_safetensors_is_refused(programs: Path, bundle: Path, tmp_path: Path) -> None:

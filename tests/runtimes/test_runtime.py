@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.calls import KEEP, MAX_BATCH, MAX_SEQ, SKIP, VIOLATIONS, X, draw
+from support.libraries import with_another_schema
 from support.small_bundle import Block
 from torch import Tensor
 
@@ -279,6 +280,17 @@ class TestTheOpLibrary:
         seal(bundle_copy, manifest)
         with pytest.raises(UnsupportedError, match="failed to load"):
             load(bundle_copy)
+
+    def test_with_another_schema_of_an_op(self, bundle: Path, bundle_copy: Path) -> None:
+        other, manifest = with_another_schema(bundle_copy / self.NAME), open_bundle(bundle)
+        seal(bundle_copy, manifest)
+        for _ in range(2):  # the library stays in the process, and stays refused
+            with pytest.raises(UnsupportedError, match="the op add_relu has two schemas") as caught:
+                load(bundle_copy, "torchscript")
+            assert caught.value.where == str(other)
+            assert f"add_relu(Tensor a, Tensor z) -> Tensor in {other}" in caught.value.what
+            assert "load the bundle in another process" in caught.value.fix
+        load(bundle, "torchscript")
 
     def test_planted_in_the_working_directory(
         self, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

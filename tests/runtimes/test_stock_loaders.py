@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 from support import ROOT
+from support.libraries import with_another_schema
 
 from fuseconv.bundle.manifest import open_bundle
+from fuseconv.ops import library
 
 PAGE = ROOT / "docs" / "without-fuseconv.md"
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-WITH_TORCH, WITH_ONNXRUNTIME = PROGRAM.findall(PAGE.read_text())
+WITH_TORCH, CHECK, WITH_ONNXRUNTIME = PROGRAM.findall(PAGE.read_text())
 
 CLEAN = """
 import sys
@@ -63,3 +65,14 @@ def test_the_stock_loaders_run_a_bundle_where_there_is_no_fuseconv(
         original = reference[f"0/original/{name}"]
         assert shape == str(list(original.shape))
         assert float(error) <= 1e-5 + 1.3e-6 * original.double().abs().max()  # the tolerances of f32
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_a_program_can_see_that_a_library_registered_nothing(agree: bool, tmp_path: Path) -> None:
+    first, second = library.library_paths("cpu")[0], tmp_path / "demo.fuseconv/lib/libfuseconv_cpu.so"
+    second.parent.mkdir(parents=True)
+    shutil.copy(first, second) if agree else with_another_schema(second)
+    script = f"import torch; torch.ops.load_library({str(first)!r})\n{CHECK}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == (not agree)
+    assert ("AssertionError: the op add_relu has two schemas" in done.stderr) == (not agree)

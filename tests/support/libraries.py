@@ -10,3 +10,10 @@ def patched(path: Path, old: bytes, new: bytes) -> Path:
     assert content.count(old) >= 1
     path.write_bytes(content.replace(old, new))
     return path
+
+
+def with_another_schema(path: Path) -> Path:
+    """Writes a copy of the op library that names an argument of add_relu differently, and has the op sum_add."""
+    other = patched(path, b"Tensor a, Tensor b) -> Tensor", b"Tensor a, Tensor z) -> Tensor")
+    other.write_bytes(other.read_bytes().replace(b"mul_add", b"sum_add"))
+    return other

@@ -62,15 +62,18 @@ def test_an_error_of_a_bundle_that_stays_is_raised_at_once(tmp_path: Path) -> No
     assert calls == [1]
 
 
-def test_a_bundle_that_is_not_there_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", [".", "methods/encode"])
+def test_a_bundle_that_is_not_there_for_a_moment_is_waited_for(inside: str, tmp_path: Path) -> None:
     """As on a file system that cannot exchange two names."""
-    folder = tmp_path / "b"
-    put(folder, "old")
-    folder.rename(previous(folder))
+    bundle = tmp_path / "b"
+    folder = bundle / inside
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text("old")
+    bundle.rename(previous(bundle))
 
     def put_back() -> None:
         time.sleep(0.2)
-        previous(folder).rename(folder)
+        previous(bundle).rename(bundle)
 
     thread = threading.Thread(target=put_back)
     thread.start()

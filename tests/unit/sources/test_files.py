@@ -338,6 +338,7 @@ OWN = {
     "runtime/cpp.py": "files of its own scratch folder, and its own sources",
     "parity/reference.py": "a member of a bundle that `open_bundle` has measured",
     "bundle/staging.py": "folders that are locked and flushed",
+    "bundle/whole_file.py": "what it writes",
     "pipeline/assembly.py": "libraries of trusted packs",
     "proof/checker.py": "its own stdout",
     "rulebook/packs.py": "trusted",
