@@ -43,7 +43,7 @@ def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
     each = [w.shape[0], *[1] * (w.dim() - 2)]
     if g.dim() and (g.dim() < len(each) or [*g.shape] != [1] * (g.dim() - len(each)) + each):
         raise Refused(f"a factor per channel, [{', '.join(map(str, each))}]", text_of(factor))
-    exact = w.double() * g.double().reshape(-1, *[1] * (w.dim() - 1))
+    exact = w.double() * g.to(w.device, torch.float64).reshape(-1, *[1] * (w.dim() - 1))
     lost = torch.linalg.vector_norm(exact.to(w.dtype) - exact)
     if not lost <= torch.linalg.vector_norm(exact) * torch.finfo(w.dtype).eps / 2:
         short = SHORT_DTYPES[str(w.dtype)]
@@ -107,7 +107,9 @@ def mask_padding(_: Constants, k: Any, mask: Any) -> int:
     if not isinstance(keys, int) or m.dim() < 2 or not same_sizes(m.shape[-1:], [keys]):
         raise Refused("a mask with a static number of keys", text_of(mask))
     step = 16 // m.element_size()
-    strides = [stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_sizes([size], [1])]
+    strides = [
+        stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_sizes([size], [1])
+    ]
     if m.stride(-1) == 1 and all(same_sizes([stride % step], [0]) for stride in strides):
         raise Refused("rows of a mask that begin anywhere", f"strides {tuple(m.stride())} of {text_of(mask)}")
     return -keys % step or step

@@ -13,7 +13,7 @@ def rounded_twice(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    act: Callable[[Tensor], Tensor],
+    act: Callable[[Tensor], Tensor] | None,
     residual: Tensor | None,
     form: str,
     dtype: torch.dtype,
@@ -28,21 +28,21 @@ def rounded_twice(
         x: f64 [M, K].
         weight: f64 [N, K]; [2 N, K] if the form is gated: the gates and the ups.
         bias: f64 [N] or [2 N], or None.
-        act: the activation, which computes f64 in f64.
+        act: the activation, which computes f64 in f64; None if there is none, so that the residual may be added first.
         residual: f64 [M, N], or None.
         form: "plain", "residual", "residual first" or "gated".
         dtype: f16 or bf16.
     """
     product, before = x @ weight.T, [] if bias is None else [bias]
-    first = form == "residual first"
+    first = form == "residual first" or act is None
     if residual is not None and first:
         before.append(residual)
 
     def activated(z: Tensor) -> Tensor:
         if form != "gated":
-            return act(z)
+            return z if act is None else act(z)
         gates, ups = z.chunk(2, -1)
-        return act(gates) * ups
+        return (gates if act is None else act(gates)) * ups
 
     def end(y: Tensor) -> Tensor:
         return (y if residual is None or first else y + residual).to(dtype)
