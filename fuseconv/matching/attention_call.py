@@ -93,6 +93,7 @@ class _Call:
         self._names: dict[Node, str] = {}
         self._count = count()
         self._outermost: Any = None  # the first size that a view has split the first axis of the scores into
+        self._views: list[tuple[str, list[Any]]] = []  # those that did not need zeros in the shape of the scores
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
@@ -251,20 +252,23 @@ class _Call:
         Args:
             bias: the mask before the view.
             shape: the name of a tensor of zeros with the shape of the scores, except that it has one key. Empty before
-                the first view.
+                the first view that needs it.
             step: the step of kind `view` to apply.
 
         Returns:
             The mask after the view, and the name of the tensor of zeros after the view.
         """
-        if not bias.first and (same := self.same_along_first(bias, step)):
-            return same, shape
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
+        if not bias.first and (same := self.same_along_first(bias, step)):
+            self._views.append((op, narrow))
+            return same, shape and self.reshape(op, shape, narrow)
         if not shape:
             first = self.make("slice.Tensor", self.read(self.scores.left), -1, 0, 1)
             shape = self.make("zeros_like.default", first)
+            for earlier in self._views:
+                shape = self.reshape(earlier[0], shape, earlier[1])
         if bias.name:
             whole = self.make("add.Tensor", shape, bias.name)
             bias = _Mask(self.reshape(op, whole, given if bias.keys else narrow), fake.dim(), bias.keys)
@@ -282,12 +286,14 @@ class _Call:
         """
         before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
         sizes = step.node.args[1] if len(step.node.args) > 1 else None
-        if len(after) == len(before) + 1 and same_sizes(before[1:], after[2:]) and isinstance(sizes, list):
-            self._outermost = sizes[0]
+        if len(after) == len(before) + 1 and same_sizes(before[1:], after[2:]):
+            if not isinstance(sizes, list) or (sizes[0] == -1 and not isinstance(after[0], int)):
+                return None
+            self._outermost = after[0] if isinstance(after[0], int) else sizes[0]
             if bias.rank < len(before):
                 return bias
             return bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=len(after))
-        if len(after) == len(before) - 1 and same_sizes(before[2:], after[1:]) and self._outermost not in (None, -1):
+        if len(after) == len(before) - 1 and same_sizes(before[2:], after[1:]) and self._outermost is not None:
             if bias.rank < len(after):
                 return bias
             while bias.rank < len(before):

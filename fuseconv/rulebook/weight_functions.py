@@ -102,7 +102,7 @@ def read_as_part(_: Constants, y: Any) -> None:
 
 @rule_function(ends=True)
 def mask_padding(_: Constants, k: Any, mask: Any) -> int:
-    """The zeros after each row of attention's mask that make the rows begin at multiples of 16 bytes, if they do not."""
+    """The zeros after each row of attention's mask that make rows begin at multiples of 16 bytes, if they do not."""
     m, keys = fake_of(mask), fake_of(k).shape[-2]
     if not isinstance(keys, int) or m.dim() < 2 or not same_sizes(m.shape[-1:], [keys]):
         raise Refused("a mask with a static number of keys", text_of(mask))

@@ -46,7 +46,24 @@ def mask_alone(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> T
     return scores.view(-1, HEADS, TOKENS, TOKENS).softmax(-1) @ v
 
 
+def split_in_place(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """The number of images is left to the view."""
+    scores = q @ k.transpose(-2, -1) * WIDTH**-0.5 + bias
+    scores = scores.view(-1, WINDOWS, HEADS, TOKENS, TOKENS) + mask.unsqueeze(1).unsqueeze(0)
+    return scores.view(-1, HEADS, TOKENS, TOKENS).softmax(-1) @ v
+
+
+def with_heads_merged(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """The view that follows the mask merges windows and heads."""
+    images = q.shape[0] // WINDOWS
+    scores = q @ k.transpose(-2, -1) * WIDTH**-0.5 + bias
+    scores = scores.view(images, WINDOWS, HEADS, TOKENS, TOKENS) + mask.unsqueeze(1).unsqueeze(0)
+    weights = scores.view(images, WINDOWS * HEADS, TOKENS, TOKENS).softmax(-1)
+    return weights.view(-1, HEADS, TOKENS, TOKENS) @ v
+
+
 FORMS = (before_the_bias, for_all_heads, on_split_scores, mask_alone)
+OTHER_FORMS = (split_in_place, with_heads_merged)
 
 
 class Windows(nn.Module):
@@ -82,7 +99,7 @@ def test_the_mask_is_not_repeated(form: Callable[..., Tensor]) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", FORMS + OTHER_FORMS, ids=lambda form: form.__name__)
 def test_the_result_is_the_same(form: Callable[..., Tensor], device: str, dynamic: bool) -> None:
     program = captured(form, dynamic)
     rewritten = rewrite(program, plan(program, load_rules(), device=device, targets=()))
