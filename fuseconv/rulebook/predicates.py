@@ -30,6 +30,10 @@ visible score, as long as the scores themselves differ by less than nine thousan
 fit in f16; rounded to bf16, it is -9984."""
 
 
+_FEW = ((64, 128), (144, 32))
+"""The most keys, and columns of a key, for which fuseconv's kernel of attention is faster than PyTorch's."""
+
+
 @rule_function()
 def dtype(_: Constants, x: Any) -> str:
     """The short name of a tensor's dtype: `dtype(x) in f16 bf16 f32`."""
@@ -195,6 +199,16 @@ def score_scale(_: Constants, q: Any, scale: Any) -> float:
     if not isinstance(width, int) or width == 0:
         raise Refused("queries of a static width", text_of(q))
     return 1 / math.sqrt(width)
+
+
+@rule_function()
+def has_few_keys(_: Constants, k: Any) -> None:
+    """Attention has at most 64 keys of 128 columns, or 144 of 32 columns, for every size: see ADR 45."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    keys, width = fake_of(k).shape[-2:]
+    if not any(statically_known_true(keys <= most) and statically_known_true(width <= wide) for most, wide in _FEW):
+        raise Refused(" or ".join(f"at most {most} keys of {wide} columns" for most, wide in _FEW), text_of(k))
 
 
 @rule_function(follows=True)

@@ -112,4 +112,4 @@ def mask_padding(_: Constants, k: Any, mask: Any) -> int:
     ]
     if m.stride(-1) == 1 and all(same_sizes([stride % step], [0]) for stride in strides):
         raise Refused("rows of a mask that begin anywhere", f"strides {tuple(m.stride())} of {text_of(mask)}")
-    return -keys % step or step
+    return int(-keys % step or step)
