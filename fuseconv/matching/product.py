@@ -43,10 +43,14 @@ class Cut(NamedTuple):
 
 
 def multiplies(node: Node) -> bool:
-    """Returns whether a node multiplies tensors, multiplies or divides a tensor by a number, or negates a tensor."""
+    """Returns whether a node multiplies tensors, multiplies or divides a tensor by a real number, or negates one."""
     if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
         return False  # a tensor argument may be a number, as in mul(2, x)
-    return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
+    if node.target is _NEG:
+        return True
+    other = node.args[1]  # a bool and a complex number are neither tensors nor real numbers
+    divides = node.target is _DIV
+    return (isinstance(other, Node) and not divides) or (_is_number(other) and not (divides and other == 0))
 
 
 def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None) -> Iterator[Cut]:

@@ -344,6 +344,17 @@ def test_a_learned_number_is_folded_as_a_tensor_or_not_at_all(late: bool, defaul
     torch.testing.assert_close(programs.run(rewrite(new, found)), programs.run(new))
 
 
+@pytest.mark.parametrize("factor", [True, False, 2j, 2.0], ids=str)
+def test_only_a_real_number_is_folded(factor: complex, default_rules: tuple[Rule, ...]) -> None:
+    torch.manual_seed(0)
+    parameters = {"weight": torch.randn(4, 6), "bias": torch.randn(4)}
+    module = programs.Function(lambda own, x: F.linear(x, own.weight, own.bias) * factor, parameters)
+    program = programs.capture(module, torch.randn(5, 6), dims=({},))
+    found = plan(program, default_rules, device="cpu", targets=())
+    assert found.counts().get("linear-scale", 0) == (factor == 2.0)
+    torch.testing.assert_close(programs.run(rewrite(program, found)), programs.run(program))
+
+
 def test_a_window_is_compared_with_the_largest_map(default_rules: tuple[Rule, ...]) -> None:
     dims = ({0: torch.export.Dim("n"), 2: torch.export.Dim("height", min=2, max=7)},)
     program = programs.capture(nn.AvgPool2d(7, ceil_mode=True), torch.randn(2, 6, 5, 5), dims=dims)
