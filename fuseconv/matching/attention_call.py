@@ -8,7 +8,8 @@ product. This is correct only if a score that a fill hides is negligible compare
 from __future__ import annotations
 
 import math
-from itertools import count
+import sys
+from itertools import count, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -68,20 +69,20 @@ class _Mask(NamedTuple):
         name: the name that the generated lines bind to the mask. Empty while no step has contributed to the mask.
         rank: the number of dims of the mask.
         keys: whether the mask may have different values for different keys.
-        first: whether the mask may have different values along the first axis of the scores.
+        same: the number of first axes of the scores along which the mask is known to be the same.
     """
 
     name: str
     rank: int
     keys: bool = True
-    first: bool = True
+    same: int = 0
 
     def with_(self, name: str, operand: Node, scores: int) -> _Mask:
         """Returns the mask with the given name, computed from this mask and an operand of scores of rank `scores`."""
         sizes = operand.meta["val"].shape
         keys = self.keys or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:]))
-        first = self.first or (len(sizes) == scores and not same_sizes(sizes[:1], (1,)))
-        return _Mask(name, max(self.rank, len(sizes)), keys, first)
+        ones = sum(1 for _ in takewhile(lambda size: same_sizes((size,), (1,)), sizes))
+        return _Mask(name, max(self.rank, len(sizes)), keys, min(self.same, scores - len(sizes) + ones))
 
 
 class _Call:
@@ -92,7 +93,7 @@ class _Call:
         self.lines: list[str] = []
         self._names: dict[Node, str] = {}
         self._count = count()
-        self._outermost: Any = None  # the first size that a view has split the first axis of the scores into
+        self._outermost: tuple[Any, Any] | None = None  # the first size, and its name, of the last split of an axis
         self._views: list[tuple[str, list[Any]]] = []  # those that did not need zeros in the shape of the scores
         self.fake: torch.Tensor = scores.left.meta["val"]
 
@@ -188,7 +189,7 @@ class _Call:
         """Returns the mask that results from applying all steps to 0, and the name of fully masked rows; see `mask`."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
-        bias, shape = _Mask("", 0, keys=False, first=False), ""
+        bias, shape = _Mask("", 0, keys=False, same=sys.maxsize), ""
         for step in self.scores.steps:
             if step.kind == "view":
                 bias, shape = self.view(bias, shape, step)
@@ -204,7 +205,8 @@ class _Call:
                 bias = bias.with_(name, step.value, step.node.meta["val"].dim())
             elif bias.name and step.kind in ("factor", "divisor"):
                 op = "mul.Tensor" if step.kind == "factor" else "div.Tensor"
-                bias = bias._replace(name=self.make(op, bias.name, self.read(step.value)))
+                name = self.make(op, bias.name, self.read(step.value))
+                bias = bias.with_(name, step.value, step.node.meta["val"].dim())
             elif bias.name and step.kind == "scale" and step.value != 1:
                 bias = bias._replace(name=self.make("mul.Tensor", bias.name, float(step.value)))
         least = terms[0] if shown else _range(self.scores, self.workspace, fills=True)[0]
@@ -261,12 +263,11 @@ class _Call:
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
-        if not bias.first and (same := self.same_along_first(bias, step)):
+        if bias.same and (same := self.same_along_first(bias, step)):
             self._views.append((op, narrow))
             return same, shape and self.reshape(op, shape, narrow)
         if not shape:
-            first = self.make("slice.Tensor", self.read(self.scores.left), -1, 0, 1)
-            shape = self.make("zeros_like.default", first)
+            shape = self.make("zeros_like.default", self.make("slice.Tensor", self.read(self.scores.left), -1, 0, 1))
             for earlier in self._views:
                 shape = self.reshape(earlier[0], shape, earlier[1])
         if bias.name:
@@ -275,33 +276,40 @@ class _Call:
         return bias, self.reshape(op, shape, narrow)
 
     def same_along_first(self, bias: _Mask, step: Step) -> _Mask | None:
-        """Applies a view that splits the first axis of the scores in two, or merges the first two axes.
+        """Applies a view that splits the first axis of the scores in two or merges the first two. None for other views.
 
         Models of images split the batch into images and windows, to add a mask that is the same for all images. The
-        mask before the view is the same along the first axis, so that it need not be expanded to be split, and is
-        repeated only where the axes are merged again.
-
-        Returns:
-            The mask after the view, or None for other views.
+        mask before the view is the same along the first axis, so that it need not be expanded to be split. Where the
+        axes are merged again, it is repeated for each image, unless it is the same for all windows too.
         """
         before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
-        sizes = step.node.args[1] if len(step.node.args) > 1 else None
         if len(after) == len(before) + 1 and same_sizes(before[1:], after[2:]):
+            sizes = step.node.args[1] if len(step.node.args) > 1 else None
             if not isinstance(sizes, list) or (sizes[0] == -1 and not isinstance(after[0], int)):
                 return None
-            self._outermost = after[0] if isinstance(after[0], int) else sizes[0]
-            if bias.rank < len(before):
-                return bias
-            return bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=len(after))
-        if len(after) == len(before) - 1 and same_sizes(before[2:], after[1:]) and self._outermost is not None:
-            if bias.rank < len(after):
-                return bias
-            while bias.rank < len(before):
-                bias = bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=bias.rank + 1)
-            count = self._outermost if isinstance(self._outermost, int) else self.read(self._outermost)
-            repeated = self.make("expand.default", bias.name, f"[{', '.join([str(count)] + ['-1'] * (bias.rank - 1))}]")
-            return _Mask(self.make("flatten.using_ints", repeated, 0, 1), len(after), bias.keys)
-        return None
+            self._outermost = after[0], sizes[0]
+            if bias.rank == len(before):
+                bias = bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=len(after))
+            return bias._replace(same=bias.same + 1)
+        if len(after) != len(before) - 1 or not same_sizes(before[2:], after[1:]):
+            return None
+        if bias.same == 1:
+            return self.repeated(bias, before)
+        if bias.rank == len(before):
+            bias = bias._replace(name=self.make("squeeze.dim", bias.name, 0), rank=len(after))
+        return bias._replace(same=bias.same - 1)
+
+    def repeated(self, bias: _Mask, scores: Any) -> _Mask | None:
+        """Repeats a mask along the first axis, and merges this axis with the next. None if its size has no name."""
+        times = str(scores[0])
+        if not isinstance(scores[0], int):
+            if self._outermost is None or not same_sizes(scores[:1], self._outermost[:1]):
+                return None
+            times = self.read(self._outermost[1])
+        while bias.rank < len(scores):
+            bias = bias._replace(name=self.make("unsqueeze.default", bias.name, 0), rank=bias.rank + 1)
+        repeated = self.make("expand.default", bias.name, f"[{times}{', -1' * (bias.rank - 1)}]")
+        return _Mask(self.make("flatten.using_ints", repeated, 0, 1), bias.rank - 1, bias.keys)
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
         """Adds a line that calls a view op on the mask, and returns the name that the line binds to the result.

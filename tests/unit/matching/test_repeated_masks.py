@@ -62,8 +62,33 @@ def with_heads_merged(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tenso
     return weights.view(-1, HEADS, TOKENS, TOKENS) @ v
 
 
+def same_for_all_windows(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """The mask that is added to the split scores is the same for all windows."""
+    scores = q @ k.transpose(-2, -1) * WIDTH**-0.5 + bias
+    scores = scores.view(q.shape[0] // WINDOWS, WINDOWS, HEADS, TOKENS, TOKENS) + mask[0]
+    return scores.view(-1, HEADS, TOKENS, TOKENS).softmax(-1) @ v
+
+
+def bias_of_one_image(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """The bias has four axes, and the scores are split twice."""
+    images = q.shape[0] // WINDOWS
+    scores = q @ k.transpose(-2, -1) * WIDTH**-0.5 + bias[None]
+    scores = scores.view(images, WINDOWS, HEADS, TOKENS, TOKENS) + mask[:1, None]
+    scores = scores.view(1, images, WINDOWS, HEADS, TOKENS, TOKENS).view(images, WINDOWS, HEADS, TOKENS, TOKENS)
+    return scores.view(-1, HEADS, TOKENS, TOKENS).softmax(-1) @ v
+
+
+def factor_of_each_window(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """A factor makes the bias, which was the same for all windows, another for each of them."""
+    factor = q[:, :1, :1, :1].sigmoid()
+    scores = (q @ k.transpose(-2, -1) * WIDTH**-0.5 + bias) * factor
+    scores = scores.view(q.shape[0] // WINDOWS, WINDOWS, HEADS, TOKENS, TOKENS) + mask.unsqueeze(1).unsqueeze(0)
+    return scores.view(-1, HEADS, TOKENS, TOKENS).softmax(-1) @ v
+
+
 FORMS = (before_the_bias, for_all_heads, on_split_scores, mask_alone)
-OTHER_FORMS = (split_in_place, with_heads_merged)
+ONE_MASK = (same_for_all_windows, bias_of_one_image)
+OTHER_FORMS = (split_in_place, with_heads_merged, factor_of_each_window)
 
 
 class Windows(nn.Module):
@@ -98,8 +123,17 @@ def test_the_mask_is_not_repeated(form: Callable[..., Tensor]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("form", ONE_MASK, ids=lambda form: form.__name__)
+def test_one_mask_for_all_windows_stays_one(form: Callable[..., Tensor], dynamic: bool) -> None:
+    program = captured(form, dynamic)
+    rewritten = rewrite(program, plan(program, load_rules(), device="cuda", targets=()))
+    (node,) = [node for node in rewritten.exported.graph.nodes if str(node.target) == "fuseconv.attention.default"]
+    assert node.args[3].meta["val"].shape[-4:].numel() == HEADS * TOKENS * TOKENS
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("form", FORMS + OTHER_FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", FORMS + ONE_MASK + OTHER_FORMS, ids=lambda form: form.__name__)
 def test_the_result_is_the_same(form: Callable[..., Tensor], device: str, dynamic: bool) -> None:
     program = captured(form, dynamic)
     rewritten = rewrite(program, plan(program, load_rules(), device=device, targets=()))
