@@ -110,6 +110,8 @@ def mask_padding(_: Constants, k: Any, mask: Any) -> int:
     strides = [
         stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_sizes([size], [1])
     ]
+    if any(same_sizes([stride], [0]) for stride in strides):
+        raise Refused("a mask that is not expanded, because zeros are added to each row", text_of(mask))
     if m.stride(-1) == 1 and all(same_sizes([stride % step], [0]) for stride in strides):
         raise Refused("rows of a mask that begin anywhere", f"strides {tuple(m.stride())} of {text_of(mask)}")
     return int(-keys % step or step)
