@@ -72,8 +72,8 @@ GRAPHS = {
             "y = aten.add.Tensor(g, j)",
             "return y",
         ],
-        "aten.linear.default(v0, e6, v2)",
-        "aten.linear.default(v0, e6, v2)",
+        "aten.linear.default(v0, e5, v2)",
+        "aten.linear.default(v0, e5, v2)",
     ),
     "a linear after a linear that is narrow": (
         [
