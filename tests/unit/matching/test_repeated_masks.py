@@ -131,6 +131,7 @@ def test_one_mask_for_all_windows_stays_one(form: Callable[..., Tensor], dynamic
     assert node.args[3].meta["val"].shape[-4:].numel() == HEADS * TOKENS * TOKENS
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("form", FORMS + ONE_MASK + OTHER_FORMS, ids=lambda form: form.__name__)
