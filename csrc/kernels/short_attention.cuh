@@ -9,6 +9,7 @@
 #pragma once
 
 #include "arch/math.cuh"
+#include "arch/pairs.cuh"
 #include "arch/sm80.cuh"
 #include "kernels/index.cuh"
 
@@ -54,15 +55,6 @@ template <int kWidth>
 size_t shared_bytes(int keys, int tiles, bool masked) {
   const int rows = kWarps / tiles * (2 * padded(keys) + tiles * kTile);
   return size_t{2} * (rows * kRow<kWidth> + masked * kWarps * kTile * mask_row(keys));
-}
-
-__device__ __forceinline__ uint32_t packed(float a, float b, __half) {
-  const __half2 pair = __floats2half2_rn(a, b);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-__device__ __forceinline__ uint32_t packed(float a, float b, __nv_bfloat16) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-  return reinterpret_cast<const uint32_t&>(pair);
 }
 
 // Copies rows [begin, end) of a matrix to shared memory. Rows from `rows` on and columns from `width` on become zero.
@@ -290,8 +282,8 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
 #pragma unroll
     for (int j = 0; j < kChunk / 8; j += 2) {
       if (j * 8 < columns) {
-        const uint32_t p[4] = {packed(s[j][0], s[j][1], T{}), packed(s[j][2], s[j][3], T{}),
-                               packed(s[j + 1][0], s[j + 1][1], T{}), packed(s[j + 1][2], s[j + 1][3], T{})};
+        const uint32_t p[4] = {arch::pack(s[j][0], s[j][1], T{}), arch::pack(s[j][2], s[j][3], T{}),
+                               arch::pack(s[j + 1][0], s[j + 1][1], T{}), arch::pack(s[j + 1][2], s[j + 1][3], T{})};
         const T* const from = values + (begin + j * 8 + lane % 16) * kRow<kWidth> + lane / 16 * 8;
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
@@ -315,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
     T* const to = rows + (lane / 4 + half * 8) * kRow<kWidth> + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < 2 * kSteps; ++j) {
-      *reinterpret_cast<uint32_t*>(to + j * 8) = packed(y[j][half * 2] * share, y[j][half * 2 + 1] * share, T{});
+      *reinterpret_cast<uint32_t*>(to + j * 8) = arch::pack(y[j][half * 2] * share, y[j][half * 2 + 1] * share, T{});
     }
   }
   __syncwarp();
