@@ -64,17 +64,7 @@ void run_in_two(const Problem& p, int algorithm) {
   finish(p, product.bias != nullptr);
 }
 
-// Returns whether a problem's Tensor Core work grows by at most half where a convolution's channels are padded to
-// tiles.
-bool fills_tiles(const Problem& p) {
-  constexpr int64_t kTile = 64;
-  const auto padded = [](int64_t size) { return (size + kTile - 1) / kTile * kTile; };
-  const int64_t channels = p.windows.channels, columns = p.n / p.windows.groups;
-  return 2 * padded(channels) * padded(columns) <= 3 * channels * columns;
-}
-
-// Returns the candidates for a convolution. cuDNN's kernel is expected to be the fastest unless it leaves a pass, or if
-// this library's kernel would waste much of its work.
+// Returns the candidates for a convolution.
 std::vector<Choice> convolution_candidates(const Problem& p) {
   std::vector<Choice> found;
   if (sm90::refuses(p).empty()) {
@@ -83,8 +73,7 @@ std::vector<Choice> convolution_candidates(const Problem& p) {
     }
   }
   if (refuses(Backend::cudnn, p).empty()) {
-    const bool leaves_pass = p.activation != Activation::none;
-    found.insert(leaves_pass && fills_tiles(p) ? found.end() : found.begin(), {Backend::cudnn, 0});
+    found.insert(needs_no_engine(p) ? found.end() : found.begin(), {Backend::cudnn, 0});
   }
   return found;
 }
@@ -182,6 +171,16 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
     std::erase_if(found, [&](Choice choice) { return choice.backend != *only; });
   }
   return found;
+}
+
+bool needs_no_engine(const Problem& p) {
+  if (!p.is_convolution() || !sm90::refuses(p).empty()) {
+    return false;
+  }
+  constexpr int64_t kTile = 64;
+  const auto padded = [](int64_t size) { return (size + kTile - 1) / kTile * kTile; };
+  const int64_t channels = p.windows.channels, columns = p.n / p.windows.groups;
+  return 2 * padded(channels) * padded(columns) <= 3 * channels * columns;
 }
 
 size_t scratch_bytes(const Problem& p, Choice choice) {

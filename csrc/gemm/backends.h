@@ -24,6 +24,11 @@ std::string refuses(Backend backend, const Problem& problem);
 // choice is used if no choice is timed. Returns an empty list if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
 
+// Returns whether a convolution that was not timed is computed by this library's kernel. cuDNN creates an engine for
+// each new size, which takes milliseconds. Returns false if the kernel would waste more than a third of its Tensor Core
+// work, because its tiles have 64 channels.
+bool needs_no_engine(const Problem& problem);
+
 // Returns the size in bytes of the scratch buffer in which a choice stores the product [m, 2n] of a gated layer, or 0
 // for a choice that needs no scratch buffer.
 size_t scratch_bytes(const Problem& problem, Choice choice);

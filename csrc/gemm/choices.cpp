@@ -256,7 +256,9 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
     }
   }
   tuning::check_known(family, problem.m);
-  if (const auto choice = first_of(tactics.expected(family, problem.m), checked(problem))) {
+  Problem expected = checked(problem);
+  expected.product = needs_no_engine(problem) ? nullptr : problem.product;
+  if (const auto choice = first_of(tactics.expected(family, problem.m), expected)) {
     return {*choice, false, version};
   }
   const std::vector<Choice> untimed = candidates(problem, only);
