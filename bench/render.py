@@ -1,17 +1,20 @@
-"""Writes the tables of the pages below from bench/results: each number is one of a run.
+"""Writes the tables of every page of docs that has a marker from bench/results: each number is one of a run.
 
     python bench/render.py
 
-A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
-KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys. `figure=KEY` says which figure of each contestant a table of tokens shows. Rows of
-whole models, bench/counters.py and bench/serving.py have columns of their own.
+A table stands between `<!-- table: FILE ... KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE
+whose KEY is one of the VALUEs, a shape written as 128x3072x768. Several files of one device are one table: of
+two rows of the same case, the row of the later file is shown. `mean=KEY,...` gives geometric means in
+place of the rows, a line for each value of the keys. `figure=KEY` says which figure of each contestant a table of
+tokens shows. Rows of whole models, bench/counters.py and bench/serving.py have columns of their own. A peer that no row
+was compared with has no column.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,43 +22,58 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("performance", "search", "bundle", "serving", "generation"))
+DOCS = ROOT / "docs"
 RESULTS = ROOT / "bench" / "results"
-MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = "<!-- table:"
+MARKED = re.compile(rf"({MARK} (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+CASE = ("model", "dtype", "shape", "layers", "x", "weight", "stride", "dilation", "groups", "act", "residual")
+"""What two rows of one case have in common."""
 PEERS = ("eager", "compile", "max_autotune")
 MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune")
 GRAPH = "+graph"
 WAYS = ("", GRAPH, "_channels_last", f"_channels_last{GRAPH}")
 """How a peer may run: its fastest way is its figure."""
 
+TAIL = (("p50_ms", 2), ("p99_ms", 1))
+"""Latencies of new and of known sizes, and how many decimals are shown."""
+
 Row = dict[str, Any]
 
 
-def rendered(text: str) -> str:
-    """Returns a page with every marked table made anew.
+def pages() -> list[Path]:
+    """Returns the pages of docs that have a marker."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text()]
+
+
+def rendered(text: str, folder: Path) -> str:
+    """Returns a page of `folder` with every marked table made anew.
 
     Raises:
-        ValueError: a marker is wrong, or no row is what it asks for.
+        ValueError: a marker is wrong, no row is what it asks for, or its files are not of one device and one torch.
     """
-    return MARKED.sub(lambda found: found[1] + "\n".join(table(found[2])) + "\n" + found[3], text)
+    return MARKED.sub(lambda found: found[1] + "\n".join(table(found[2], folder)) + "\n" + found[3], text)
 
 
-def table(marker: str) -> Iterator[str]:
-    """Yields the lines of one table; `marker` is what stands after `table:`."""
-    file, *terms = marker.split()
-    wanted = dict(term.split("=", 1) for term in terms)
+def table(marker: str, folder: Path) -> Iterator[str]:
+    """Yields the lines of one table; `marker` is what stands after `table:`, and `folder` has the page."""
+    terms = marker.split()
+    files = [term for term in terms if "=" not in term]
+    wanted = dict(term.split("=", 1) for term in terms if "=" in term)
     means = [key for key in wanted.pop("mean", "").split(",") if key]
     figure = wanted.pop("figure", "")
-    contents = json.loads((RESULTS / file).read_text())
-    rows = [row for row in contents["rows"] if all(word(row, key) in wanted[key].split(",") for key in wanted)]
+    machine, joined = read(files)
+    rows = [row for row in joined if all(word(row, key) in wanted[key].split(",") for key in wanted)]
     if not rows:
-        raise ValueError(f"no row of {file} is {marker}")
-    yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
+        raise ValueError(f"no row of {', '.join(files)} is {marker}")
+    links = [f"[{file}]({os.path.relpath(RESULTS / file, folder)})" for file in files]
+    yield f"{machine}; {', '.join(links)}."
     yield ""
     if "greedy_us" in rows[0]:
         yield from searched_lines(rows)
     elif "pattern" in rows[0]:
         yield from serving_lines(rows)
+    elif "new_p50_ms" in rows[0]:
+        yield from new_size_lines(rows)
     elif "of_bare" in rows[0]:
         yield from convolution_lines(rows)
     elif "bundle" in rows[0]:
@@ -74,6 +92,22 @@ def table(marker: str) -> Iterator[str]:
         yield from mean_lines(rows, means) if means else row_lines(rows)
 
 
+def read(files: Sequence[str]) -> tuple[str, list[Row]]:
+    """Returns the machine of some result files in words, and their rows: the last row of each case.
+
+    Raises:
+        ValueError: no file is named, or the files are not of one device and one torch.
+    """
+    runs = [json.loads((RESULTS / file).read_text()) for file in files]
+    machines = {f"{run['device']}, torch {run['versions']['torch']}" for run in runs}
+    if len(machines) != 1:
+        raise ValueError(f"one table is of one device and one torch, not of {sorted(machines)}: {' '.join(files)}")
+    if len(runs) == 1:
+        return machines.pop(), runs[0]["rows"]
+    cases = {tuple(word(row, key) for key in CASE): row for run in runs for row in run["rows"]}
+    return machines.pop(), list(cases.values())
+
+
 def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yields a line for each graph and size: the time as it is written, of the chosen form, and of the fastest."""
     yield "| graph | dtype | width | size | as written, us | chosen, us | fastest, us | chosen form |"
@@ -89,20 +123,36 @@ def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{fast}. As written, {slower} are slower than that."
 
 
-def model_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a line a model: our time, and each peer's ratio to it, from a CUDA graph or not: the faster of the two."""
-    yield "| model | dtype | shape | ours | ms | " + " | ".join(map(title, MODEL_PEERS)) + " | nearest |"
-    yield "|---|---|---|---|--:|" + "--:|" * len(MODEL_PEERS) + "---|"
-    for row in rows:
-        ratios = row["ratios"]
-        nearest = [
-            min((ratios[peer + way] for way in WAYS if peer + way in ratios), default=None) for peer in MODEL_PEERS
+def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
+    """Yields a line a model, by name: our time, and each peer's ratio to it, of the faster of the two: graph or not."""
+    rows = sorted(unordered, key=lambda row: (row["model"], row["dtype"], row["shape"]))
+    nearest = {
+        peer: [
+            min((row["ratios"][peer + way] for way in WAYS if peer + way in row["ratios"]), default=0) for row in rows
         ]
+        for peer in MODEL_PEERS
+    }
+    peers = [peer for peer in MODEL_PEERS if any(nearest[peer])]
+    yield "| model | dtype | shape | ours | ms | " + " | ".join(map(title, peers)) + " | nearest |"
+    yield "|---|---|---|---|--:|" + "--:|" * len(peers) + "---|"
+    for at, row in enumerate(rows):
         shape = word(row, "shape").replace("x", ", ")
         milliseconds = f"{row['targets'][row['ours']]:.3f}"
-        figures = [f"{one:.2f}x" if one else "" for one in nearest]
-        cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
+        figures = [f"{nearest[peer][at]:.2f}x" if nearest[peer][at] else "" for peer in peers]
+        cells = [model(row), row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+    ratios = [row["ratio"] for row in rows]
+    middle = mean(rows, lambda row: row["ratio"])
+    slower = sum(row["ratio"] < 1 - row["noise"] for row in rows)
+    yield ""
+    span = f"The nearest peer takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the bundle"
+    yield f"{span}; the geometric mean is {middle:.2f}."
+    yield f"The bundle is slower, beyond the noise, in {slower} of {len(rows)} rows."
+
+
+def model(row: Row) -> str:
+    """Returns the model of a row in words, with its number of layers if not all were measured."""
+    return f"{row['model']}, {row['layers']} layers" if row.get("layers") else row["model"]
 
 
 def attention_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -157,8 +207,8 @@ def serving_lines(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---|---|---|---|" + "--:|" * 8
     for row in rows:
         figures = [row["absent"], *[""] * 7] if "absent" in row else serving_figures(row)
-        names = [row[key] for key in ("model", "dtype", "pattern", "contestant")]
-        yield f"| {' | '.join([*names, *figures])} |"
+        names = [row[key] for key in ("dtype", "pattern", "contestant")]
+        yield f"| {' | '.join([model(row), *names, *figures])} |"
 
 
 def serving_figures(row: Row) -> list[str]:
@@ -167,6 +217,16 @@ def serving_figures(row: Row) -> list[str]:
     ratios = [f"{row[key]:.2f}" for key in ("p50_of_warm", "p99_of_warm")]
     memory = [str(row[key] or "") for key in ("reserved_mb", "device_mb")]
     return [*milliseconds, f"{row['calls_per_s']:.0f}", *ratios, *memory]
+
+
+def new_size_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line per target of bench/new_sizes.py, warmed up or not: calls at new sizes, and at known ones."""
+    yield "| target | warmed s | new size: median ms | 99 % ms | known size: median ms | 99 % ms | reserved MiB |"
+    yield "|---|" + "--:|" * 6
+    for row in rows:
+        figures = [f"{row[f'{size}_{key}']:.{digits}f}" for size in ("new", "known") for key, digits in TAIL]
+        warmed, reserved = f"{row['warm_seconds']:g}", str(row["reserved_mib"])
+        yield f"| {' | '.join([row['target'], warmed, *figures, reserved])} |"
 
 
 def convolution_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -198,31 +258,35 @@ def counter_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 def row_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yields a line a row: our time, what part of the limit it reaches, and how many times slower the peers are."""
-    yield "| op | act | dtype | shape | µs | of the limit | " + " | ".join(map(title, PEERS)) + " |"
-    yield "|" + "---|" * 4 + "--:|" * (2 + len(PEERS))
+    peers = [peer for peer in PEERS if any(row[f"{peer}_us"] for row in rows)]
+    yield "| op | act | dtype | shape | µs | of the limit | " + " | ".join(map(title, peers)) + " |"
+    yield "|" + "---|" * 4 + "--:|" * (2 + len(peers))
     for row in rows:
         names = [word(row, key) for key in ("op", "act", "dtype")]
         shape = word(row, "shape").replace("x", ", ")
-        figures = [f"{row['us']:.2f}", f"{100 * ratio(row, 'limit'):.0f} %", *(times(row, peer) for peer in PEERS)]
+        figures = [f"{row['us']:.2f}", f"{100 * ratio(row, 'limit'):.0f} %", *(times(row, peer) for peer in peers)]
         yield f"| {' | '.join([*names, shape, *figures])} |"
 
 
 def mean_lines(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[str]:
     """Yields a line for each value of `keys`: geometric means, of a peer's ratios where all rows have one."""
-    yield f"| {' | '.join(keys)} | rows | ours / limit | " + " | ".join(map(title, PEERS)) + " |"
-    yield "|" + "---|" * len(keys) + "--:|" * (2 + len(PEERS))
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(word(row, key) for key in keys), []).append(row)
+
+    def complete(group: Sequence[Row], peer: str) -> bool:
+        return all(row[f"{peer}_us"] for row in group)
+
+    peers = [peer for peer in PEERS if any(complete(group, peer) for group in groups.values())]
+    yield f"| {' | '.join(keys)} | rows | ours / limit | " + " | ".join(map(title, peers)) + " |"
+    yield "|" + "---|" * len(keys) + "--:|" * (2 + len(peers))
     for names, group in groups.items():
         limit = mean(group, lambda row: 1 / ratio(row, "limit"))
-        peers = [
-            f"{mean(group, lambda row, peer=peer: ratio(row, peer)):.2f}x"
-            if all(row[f"{peer}_us"] for row in group)
-            else ""
-            for peer in PEERS
+        means = [
+            f"{mean(group, lambda row, peer=peer: ratio(row, peer)):.2f}x" if complete(group, peer) else ""
+            for peer in peers
         ]
-        yield f"| {' | '.join([*names, str(len(group)), f'{limit:.3f}', *peers])} |"
+        yield f"| {' | '.join([*names, str(len(group)), f'{limit:.3f}', *means])} |"
 
 
 def mean(rows: Sequence[Row], figure: Callable[[Row], float]) -> float:
@@ -255,5 +319,5 @@ def word(row: Row, key: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(rendered(page.read_text()))
+    for page in pages():
+        page.write_text(rendered(page.read_text(), page.parent))

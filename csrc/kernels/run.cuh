@@ -35,8 +35,8 @@ inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 
 // Returns the pointer x, if `large` with the property that L2 keeps the lines of x longer than the lines of the result.
 // This is for a large tensor of which each cache line is read once while another tensor is written. The lines are not
-// used again, but a norm takes 3 to 4 % less time, probably because results leave L2 sooner (docs/performance.md, "What
-// made the difference").
+// used again, but a norm takes 3 to 4 % less time, probably because results leave L2 sooner
+// (docs/performance/memory-bound.md, "What made the difference").
 template <class T>
 __device__ __forceinline__ const T* read_once(const T* x, bool large) {
   using Property = ::cuda::access_property;

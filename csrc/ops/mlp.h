@@ -7,7 +7,7 @@
 //
 // On CUDA, f32 and f64 are computed layer by layer, each layer by the fastest backend of linear_act, because their
 // products are compute-bound and not memory-bound. In f32, one kernel of FFMA tiles was slower on an H200 at every
-// batch and width tried (docs/performance.md).
+// batch and width tried (docs/performance/mlp.md).
 #pragma once
 
 #include <array>

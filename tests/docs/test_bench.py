@@ -118,16 +118,49 @@ def test_counts_of_a_kernel_are_a_row_of_the_page() -> None:
     )
 
 
-def test_the_page_is_what_the_files_hold() -> None:
-    for path in render.PAGES:
+def test_every_table_is_what_the_files_hold() -> None:
+    pages = render.pages()
+    assert {ROOT / "docs" / "performance.md", ROOT / "docs" / "performance" / "linear.md"} <= set(pages)
+    for path in pages:
         page = path.read_text()
-        assert render.MARKED.search(page)
-        assert render.rendered(page) == page
+        assert len(render.MARKED.findall(page)) == page.count(render.MARK), path
+        assert render.rendered(page, path.parent) == page, path
 
 
-def test_a_marker_without_a_row_is_an_error() -> None:
+def test_a_wrong_marker_is_an_error() -> None:
     with pytest.raises(ValueError, match="no row of"):
-        render.rendered("<!-- table: h200_gemm_linear_act.json op=other -->\n<!-- end -->")
+        list(render.table("h200_gemm_linear_act.json op=other", render.DOCS))
+    with pytest.raises(ValueError, match="one device and one torch, not of"):
+        list(render.table("h100_models_wide.json h200_models_wide.json", render.DOCS))
+    with pytest.raises(ValueError, match="one device and one torch, not of"):
+        list(render.table("op=linear_act", render.DOCS))
+
+
+def test_a_table_of_several_runs_shows_the_last_row_of_each_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(model: str, ms: float, peers: dict[str, float]) -> dict[str, Any]:
+        case = {"model": model, "dtype": "f16", "shape": [1, 8], "layers": None}
+        figures = {"targets": {"aoti": ms}, "ratios": peers, "ratio": min(peers.values()), "noise": 0.01}
+        return {**case, **figures, "ours": "aoti", "best_peer": min(peers)}
+
+    run = {"device": "a GPU", "versions": {"torch": "2"}}
+    runs = {"old": [row("b", 2, {"eager": 1.5}), row("c", 3, {"eager": 1.0})], "new": [row("c", 4, {"aoti": 0.5})]}
+    for name, rows in {**runs, "newer": [row("a", 1, {"aoti": 3})]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**run, "rows": rows}))
+    monkeypatch.setattr(render, "RESULTS", tmp_path)
+    assert list(render.table("old.json new.json newer.json", tmp_path / "pages")) == [
+        "a GPU, torch 2; [old.json](../old.json), [new.json](../new.json), [newer.json](../newer.json).",
+        "",
+        "| model | dtype | shape | ours | ms | eager | aoti | nearest |",
+        "|---|---|---|---|--:|--:|--:|---|",
+        "| a | f16 | 1, 8 | aoti | 1.000 |  | 3.00x | aoti |",
+        "| b | f16 | 1, 8 | aoti | 2.000 | 1.50x |  | eager |",
+        "| c | f16 | 1, 8 | aoti | 4.000 |  | 0.50x | aoti |",
+        "",
+        "The nearest peer takes 0.50 to 3.00 times as long as the bundle; the geometric mean is 1.31.",
+        "The bundle is slower, beyond the noise, in 1 of 3 rows.",
+    ]
 
 
 class Kept(torch.nn.Module):

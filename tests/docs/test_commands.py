@@ -13,7 +13,7 @@ from support import ROOT
 from fuseconv import cli
 
 BLOCK = re.compile(r"^( *)```.*?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "recipes").glob("*.md"), ROOT / "README.md"]
+PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
 SHOWN = {str(page.relative_to(ROOT)): page.read_text() for page in sorted(PAGES) if "fuseconv " in page.read_text()}
 
 
