@@ -240,6 +240,16 @@ __device__ __forceinline__ float load_shared(uint32_t at) {
   return x;
 }
 
+__device__ __forceinline__ float2 load_shared_pair(uint32_t at) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
+  return pair;
+}
+
+__device__ __forceinline__ void store_shared_pair(uint32_t at, float2 pair) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(pair.x), "f"(pair.y) : "memory");
+}
+
 // Stores four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),

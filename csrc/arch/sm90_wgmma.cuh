@@ -8,8 +8,7 @@
 
 namespace fuseconv::arch::sm90 {
 
-// Returns the descriptor of a tile with 64 16-bit columns (128 bytes per row), the 128-byte swizzle, and rows in groups
-// of 8 (1024 bytes).
+// Returns the descriptor of a tile with 128 bytes per row, the 128-byte swizzle, and rows in groups of 8 (1024 bytes).
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
@@ -86,6 +85,21 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], uint64_t a, uint
   WGMMA_16(160, "%80, %81", "%82", ", 0, 0", IN_SHARED)
   WGMMA_16(176, "%88, %89", "%90", ", 0, 0", IN_SHARED)
   WGMMA_16(192, "%96, %97", "%98", ", 0, 0", IN_SHARED)
+#endif
+}
+
+// d[64, kColumns] += a[64, 8] b[kColumns, 8]^T in TF32 with both factors in shared memory.
+template <int kColumns>
+__device__ __forceinline__ void wgmma_tf32(float (&d)[kColumns / 2], uint64_t a, uint64_t b, int accumulate) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (kColumns == 64) {
+    WGMMA(64, "k8.f32.tf32.tf32", "%32, %33", "%34", "", IN_SHARED);
+  } else if constexpr (kColumns == 128) {
+    WGMMA(128, "k8.f32.tf32.tf32", "%64, %65", "%66", "", IN_SHARED);
+  } else {
+    static_assert(kColumns == 192);
+    WGMMA(192, "k8.f32.tf32.tf32", "%96, %97", "%98", "", IN_SHARED);
+  }
 #endif
 }
 

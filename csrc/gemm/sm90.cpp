@@ -13,7 +13,7 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
-constexpr int kDepth = 64;  // the depth of a tile along k
+constexpr int kStepBytes = 128;  // of each row of x and w
 constexpr size_t kCandidates = 10;
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // the limit of sizes and of numbers of tiles
 
@@ -57,10 +57,13 @@ int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }
 
-// Returns the number of steps of kDepth columns along k. Each position of a convolution's kernel starts a step.
+// Returns the number of columns of a step along k.
+int depth_of(const Problem& p) { return static_cast<int>(kStepBytes / size_of(p.element)); }
+
+// Returns the number of steps along k. Each position of a convolution's kernel starts a step.
 int64_t steps_of(const Problem& p) {
-  const int64_t positions = p.is_convolution() ? p.windows.positions() : 1;
-  return positions * ((p.k / positions + kDepth - 1) / kDepth);
+  const int64_t positions = p.is_convolution() ? p.windows.positions() : 1, depth = depth_of(p);
+  return positions * ((p.k / positions + depth - 1) / depth);
 }
 
 int64_t groups_of(const Problem& p) { return p.is_convolution() ? p.windows.groups : 1; }
@@ -71,12 +74,15 @@ int64_t column_tiles(const Problem& p, int64_t columns) {
   return groups * ((p.n / groups + columns - 1) / columns);
 }
 
-bool aligned(const void* data, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+// Returns whether so many elements are a multiple of 16 bytes, as TMA needs.
+bool is_whole(const Problem& p, int64_t elements) { return elements * size_of(p.element) % 16 == 0; }
+
+bool aligned(const Problem& p, const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && is_whole(p, stride);
 }
 
 // Returns whether TMA can write y: its rows start at multiples of 16 bytes, and no box has columns of two groups.
-bool is_written_by_map(const Problem& p) { return aligned(p.y, p.y_stride) && groups_of(p) == 1; }
+bool is_written_by_map(const Problem& p) { return aligned(p, p.y, p.y_stride) && groups_of(p) == 1; }
 
 }  // namespace
 
@@ -103,9 +109,13 @@ std::vector<Configuration> configurations(const Problem& p) {
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p, shape);
-    // The Tensor Cores compute 2048 products per clock; an SM loads about 64 bytes per clock. (Measured on an H200.)
+    if (kernel.function == nullptr) {
+      continue;
+    }
+    // The Tensor Cores take 32 clocks for the step of 1024 elements of y, in 16 bits and in TF32; an SM loads about 64
+    // bytes per clock. (Measured on an H200.)
     const double step =
-        std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
+        std::max(kernel.rows * kernel.w_rows / 32.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
     for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
       if (cluster_n > 1 && groups_of(p) > 1) {
@@ -135,10 +145,10 @@ std::string refuses(const Problem& p) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
     return "the device is not of compute capability 9.0";
   }
-  if (p.element != Element::f16 && p.element != Element::bf16) {
-    return "the element type is neither f16 nor bf16";
+  if (p.element != Element::f16 && p.element != Element::bf16 && (p.element != Element::f32 || p.tf32 == 0)) {
+    return "the element type is neither f16 nor bf16, nor f32 where TF32 is allowed";
   }
-  if (!has_kernel(p.activation)) {
+  if (!has_kernel(p.activation) || find(p, 0).function == nullptr) {
     return "it has no kernel with this activation";
   }
   const int64_t w_limit = p.gated != 0 ? kLimit / 2 : kLimit;
@@ -148,14 +158,16 @@ std::string refuses(const Problem& p) {
   if (p.weight_transposed != 0) {
     return "the weight's rows are not dense";
   }
-  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.residual, p.residual_stride)) {
+  if (!aligned(p, p.x, p.x_stride) || !aligned(p, p.weight, p.weight_stride) ||
+      !aligned(p, p.residual, p.residual_stride)) {
     return "x, weight or residual does not start, and step from row to row, at multiples of 16 bytes";
   }
   if (p.residual != nullptr && !is_written_by_map(p)) {
     return "TMA does not write y, and so loads no residual";
   }
-  if (p.is_convolution() && (p.windows.pixel_stride % 8 != 0 || p.windows.row_stride % 8 != 0 ||
-                             p.windows.image_stride % 8 != 0 || p.weight_stride / p.windows.positions() % 8 != 0)) {
+  if (p.is_convolution() &&
+      (!is_whole(p, p.windows.pixel_stride) || !is_whole(p, p.windows.row_stride) ||
+       !is_whole(p, p.windows.image_stride) || !is_whole(p, p.weight_stride / p.windows.positions()))) {
     return "pixels, or positions of the weight, do not start at multiples of 16 bytes";
   }
   if (p.is_convolution() && !can_gather(p.windows)) {
@@ -180,6 +192,9 @@ void run(const Problem& p, const Configuration& c) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: " + reason);
   }
   const Kernel kernel = find(p, c.shape);
+  if (kernel.function == nullptr) {
+    throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: f32 has no kernel of this tile shape");
+  }
   cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kernel.shared_bytes)),
              "cudaFuncSetAttribute");
@@ -188,12 +203,15 @@ void run(const Problem& p, const Configuration& c) {
   const int x_rows = x_box_rows(p, kernel, c.cluster_n);
   const Windows& windows = p.windows;
   const int positions = p.is_convolution() ? windows.positions() : 1;
+  const int depth = depth_of(p);
+  const bool to_tf32 = p.element == Element::f32;
   CUtensorMap x_map =
       p.is_convolution()
-          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows, x_rows, kDepth)
-          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
+          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows, x_rows, depth,
+                      to_tf32)
+          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, depth, to_tf32);
   CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
-                                 kernel.w_rows / w_parts, kDepth);
+                                 kernel.w_rows / w_parts, depth, to_tf32);
   const int64_t groups = groups_of(p);
   const bool by_map = is_written_by_map(p);
   if (groups > 1 && c.cluster_n > 1) {
@@ -210,7 +228,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.residual_first = p.residual_first != 0;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);
-  arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
+  arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kStepBytes);
   arguments.steps = static_cast<int>(steps_of(p));
   arguments.channels = static_cast<int>(p.k / positions);
   arguments.kernel_width = windows.kernel_width;

@@ -35,7 +35,7 @@ struct Arguments {
   bool residual_first, is_convolution, has_groups;
   int m, n;
   uint32_t x_bytes;  // the bytes of a tile of x; fewer than a full tile if y has fewer rows
-  int steps;         // the number of steps of 64 along k; each position of a convolution's kernel starts one
+  int steps;         // the number of steps of 128 bytes along k; each position of a convolution's kernel starts one
   int channels;      // the columns of x at one position of a convolution's kernel; of a matrix, all columns
   int kernel_width;
   FirstPixels first;         // of a convolution

@@ -1,13 +1,13 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
 // gated, with N columns of y and 2N rows of w,
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
-// in f16 and bf16, for Hopper (sm_90a). x is a matrix, or the implicit matrix of a convolution (problem.h), whose tiles
+// in f16, bf16, and f32 whose factors TMA rounds to TF32, for Hopper (sm_90a). x is a matrix, or the implicit matrix of a convolution (problem.h), whose tiles
 // TMA gathers from the images.
 //
 // The grid is persistent. In each block, two producer warps copy tiles of x and w with TMA to a ring in shared memory.
 // The consumer warpgroups work in ping-pong: the first takes the block's even tiles, the second the odd tiles, so that
 // one uses the Tensor Cores while the other computes its activations. (In a cooperative tile, for problems with one
-// tile per block, each takes half of the tile.) Each warp writes its own 16 rows of a band to y, 64 columns at a time,
+// tile per block, each takes half of the tile.) Each warp writes its own 16 rows of a band to y, 128 bytes at a time,
 // without synchronizing with other warps.
 #pragma once
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
           group, first + a.group_columns};
 }
 
-// A step of 64 columns along k. The columns of a convolution are the positions (x, y) of its kernel, and the channels
+// A step of 128 bytes along k. The columns of a convolution are the positions (x, y) of its kernel, and the channels
 // at each position. A matrix has one position.
 struct Step {
   int channel = 0, position = 0, x = 0, y = 0;
@@ -130,6 +130,16 @@ __device__ constexpr int chunk_column(int chunk) {
   return Tile::kChunk * chunk < kLast ? Tile::kChunk * chunk : kLast;
 }
 
+// d[64, kColumns] += x[64, 32 bytes] w[kColumns, 32 bytes]^T
+template <class Element, int kColumns>
+__device__ __forceinline__ void multiply(float (&d)[kColumns / 2], uint64_t x, uint64_t w, int accumulate) {
+  if constexpr (sizeof(Element) == 4) {
+    wgmma_tf32<kColumns>(d, x, w, accumulate);
+  } else {
+    wgmma<Element, kColumns>(d, x, w, accumulate);
+  }
+}
+
 template <class Element, class Epilogue, class Tile>
 __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtensorMap& residual_map,
                                                const CUtensorMap& y_map, uint32_t shared, int rank, int cluster,
@@ -176,14 +186,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       }
     }
     __syncwarp();
-    uint32_t bias[Tile::kColumns / 8];
-#pragma unroll
-    for (int j = 0; j < Tile::kColumns / 8; ++j) {
-      constexpr int kPieces = Tile::kYColumns / 8;
-      const int column = thread_column + 8 * (j % kPieces);
-      const auto* const of_half = static_cast<const Element*>(a.bias) + (a.bias == nullptr || j < kPieces ? 0 : a.n);
-      bias[j] = load_bias(of_half, column, a.n);
-    }
+    const Bias<Element, Tile> bias(a, thread_column);
     if constexpr (Tile::kTurns) {
       named_barrier_wait(1 + group, 256);
     }
@@ -195,11 +198,11 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       const uint64_t w = tile_descriptor(shared + Tile::kW + at.stage * Tile::kWBytes);
       wgmma_begin();
 #pragma unroll
-      for (int k = 0; k < Tile::kDepth / 16; ++k) {
+      for (int k = 0; k < 4; ++k) {
 #pragma unroll
         for (int band = 0; band < Tile::kBands; ++band) {
-          // In units of 16 bytes: 16 columns are 32 bytes, and 64 rows are 8192 bytes.
-          wgmma<Element, Tile::kColumns>(d[band], x + 2 * k + 512 * band, w + 2 * k, step > 0 || k > 0);
+          // In units of 16 bytes: a product takes 32 bytes of each row, and 64 rows are 8192 bytes.
+          multiply<Element, Tile::kColumns>(d[band], x + 2 * k + 512 * band, w + 2 * k, step > 0 || k > 0);
         }
       }
       wgmma_commit();
@@ -226,7 +229,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
         store_wait<1>();
       }
       __syncwarp();
-      finish<Element, Epilogue, Tile>(a, &d[band][column / 2], &bias[column / 8], from, lane);
+      finish<Epilogue, Tile>(a, &d[band][column / 2], bias, column / 8, from, lane);
       shared_fence();
       __syncwarp();
       if (a.y != nullptr) {

@@ -19,7 +19,7 @@ namespace fuseconv::linear::sm90 {
   DO(sigmoid)                         \
   DO(hard_swish)
 
-// A __global__ function and the numbers needed to launch it.
+// A __global__ function, or null, and the numbers needed to launch it.
 struct Kernel {
   const void* function;
   int rows, columns;  // the size of a block's tile of y
@@ -33,7 +33,8 @@ struct Kernel {
 
 inline constexpr int kTileShapes = 7;
 
-// Returns the kernel of a tile shape. `element` is f16 or bf16; `shape` is below kTileShapes.
+// Returns the kernel of a tile shape, whose function is null if it is not compiled, as some are not for f32. `shape` is
+// below kTileShapes.
 template <Activation::Name kActivation>
 Kernel kernel(Element element, Form form, int shape);
 

@@ -7,9 +7,16 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
+// f32 has fewer kernels than 16-bit elements: those with the activations that follow convolutions, of the tiles that
+// were fastest there, and none that is gated.
+constexpr bool kFollowsConvolutions =
+    Activation::FUSECONV_ACTIVATION != Activation::gelu_tanh && Activation::FUSECONV_ACTIVATION != Activation::sigmoid;
+
 template <class T, Activation::Name kActivation, class Tile>
 Kernel describe() {
-  using Act = std::conditional_t<kActivation == Activation::hard_swish, Piecewise, Epilogue<kActivation>>;
+  using Half = std::conditional_t<kActivation == Activation::hard_swish, Piecewise, Epilogue<kActivation>>;
+  using Single = std::conditional_t<kActivation == Activation::hard_swish, Piecewise, Exact<kActivation>>;
+  using Act = std::conditional_t<sizeof(T) == 4, Single, Half>;
   return {reinterpret_cast<const void*>(&linear_kernel<T, Act, Tile>),
           Tile::kRows,
           Tile::kYColumns,
@@ -23,33 +30,41 @@ Kernel describe() {
 
 template <class T, Activation::Name kActivation, Form kForm>
 Kernel of_shape(int shape) {
-  switch (shape) {
+    switch (shape) {
     case 0:
-      return describe<T, kActivation, Turns128x128<kForm>>();
-    case 1:
-      return describe<T, kActivation, Turns128x160<kForm>>();
-    case 2:
-      return describe<T, kActivation, Turns128x176<kForm>>();
-    case 3:
-      return describe<T, kActivation, Turns64x128<kForm>>();
+      return describe<T, kActivation, Turns128x128<T, kForm>>();
     case 4:
-      return describe<T, kActivation, Together128x192<kForm>>();
+      return describe<T, kActivation, Together128x192<T, kForm>>();
     case 5:
-      return describe<T, kActivation, Together64x64<kForm>>();
-    default:
-      return describe<T, kActivation, Turns256x64<kForm>>();
+      return describe<T, kActivation, Together64x64<T, kForm>>();
+    case 6:
+      return describe<T, kActivation, Turns256x64<T, kForm>>();
   }
+  if constexpr (sizeof(T) == 2) {
+    switch (shape) {
+      case 1:
+        return describe<T, kActivation, Turns128x160<T, kForm>>();
+      case 2:
+        return describe<T, kActivation, Turns128x176<T, kForm>>();
+      case 3:
+        return describe<T, kActivation, Turns64x128<T, kForm>>();
+    }
+  }
+  return {};
 }
 
 template <class T, Activation::Name kActivation>
 Kernel of_form(Form form, int shape) {
-  switch (form) {
-    case Form::plain:
-      return of_shape<T, kActivation, Form::plain>(shape);
-    case Form::residual:
-      return of_shape<T, kActivation, Form::residual>(shape);
-    default:
-      return of_shape<T, kActivation, Form::gated>(shape);
+  if (form == Form::plain) {
+    return of_shape<T, kActivation, Form::plain>(shape);
+  }
+  if (form == Form::residual) {
+    return of_shape<T, kActivation, Form::residual>(shape);
+  }
+  if constexpr (sizeof(T) == 2) {
+    return of_shape<T, kActivation, Form::gated>(shape);
+  } else {
+    return {};
   }
 }
 
@@ -57,6 +72,13 @@ Kernel of_form(Form form, int shape) {
 
 template <Activation::Name kActivation>
 Kernel kernel(Element element, Form form, int shape) {
+  if (element == Element::f32) {
+    if constexpr (kFollowsConvolutions) {
+      return of_form<float, kActivation>(form, shape);
+    } else {
+      return {};
+    }
+  }
   return element == Element::bf16 ? of_form<__nv_bfloat16, kActivation>(form, shape)
                                   : of_form<__half, kActivation>(form, shape);
 }

@@ -11,27 +11,28 @@ enum class Form { plain, residual, gated };
 
 // A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles
 // (`turns`) or cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns
-// columns; kStages steps of 64 along k are in flight. The columns of a tile are rows of w. In a gated layer, the first
+// columns; kStages steps of 128 bytes along k are in flight. The columns of a tile are rows of w. In a gated layer, the first
 // half of them belongs to the gate projection and the second half to the up projection, so that one thread holds both
 // factors of its elements of y.
 //
-// A warp writes y in chunks of 16 rows, through buffers of its own. If there is a residual, TMA loads the chunk of the
-// residual to the buffer first. The first chunks of a tile are loaded before its product begins, so a tile with a
-// residual has more buffers, and where they need the space, one step fewer in flight.
-template <bool turns, int groups, int bands, int columns, int steps, Form form>
+// A warp writes y in chunks of 16 rows of at most 128 bytes, through buffers of its own. If there is a residual, TMA
+// loads the chunk of the residual to the buffer first. The first chunks of a tile are loaded before its product begins,
+// so a tile with a residual has more buffers, and where they need the space, one step fewer in flight.
+template <class Element, bool turns, int groups, int bands, int columns, int steps, Form form>
 struct Tile {
+  static constexpr int kElementBytes = sizeof(Element), kRowElements = 128 / kElementBytes;
   static constexpr bool kTurns = turns, kGated = form == Form::gated, kResidual = form == Form::residual;
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns;
-  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = 64;
+  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = kRowElements;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  // y is written in chunks of 64 columns, or of all columns if there are fewer than 64.
-  static constexpr int kYColumns = kColumns / (kGated ? 2 : 1), kChunk = kYColumns < 64 ? kYColumns : 64;
+  static constexpr int kYColumns = kColumns / (kGated ? 2 : 1);
+  static constexpr int kChunk = kYColumns < kRowElements ? kYColumns : kRowElements;
   static constexpr int kChunks = (kYColumns + kChunk - 1) / kChunk, kWarpChunks = kBands * kChunks;
   static constexpr int kBuffers = !kResidual || kWarpChunks < 2 ? 2 : kWarpChunks < 4 ? kWarpChunks : 4;
   static constexpr int kStages = kBuffers == 4 ? steps - 1 : steps;
   // Sizes and offsets in bytes. Offsets count from the first multiple of 1024.
-  static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2;
-  static constexpr uint32_t kStagingBytes = 16 * kChunk * 2, kWarps = kGroups * 4;
+  static constexpr uint32_t kXBytes = kRows * 128, kWBytes = kColumns * 128;
+  static constexpr uint32_t kStagingBytes = 16 * kChunk * kElementBytes, kWarps = kGroups * 4;
   static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kStaging = kW + kStages * kWBytes;
   static constexpr uint32_t kFull = kStaging + kWarps * kBuffers * kStagingBytes, kEmpty = kFull + kStages * 8;
   static constexpr uint32_t kLoaded = kEmpty + kStages * 8;  // a barrier for each buffer
@@ -41,20 +42,20 @@ struct Tile {
 
 // Ping-pong (Turns) overlaps the activations of one tile with the product of the next tile. Cooperative tiles
 // (Together) are for problems with about as many tiles as SMs.
-template <Form form>
-using Turns128x128 = Tile<true, 2, 2, 128, 6, form>;
-template <Form form>
-using Turns128x160 = Tile<true, 2, 2, 160, 5, form>;
-template <Form form>
-using Turns128x176 = Tile<true, 2, 2, 176, 5, form>;
-template <Form form>
-using Turns64x128 = Tile<true, 2, 1, 128, 8, form>;
+template <class Element, Form form>
+using Turns128x128 = Tile<Element, true, 2, 2, 128, 6, form>;
+template <class Element, Form form>
+using Turns128x160 = Tile<Element, true, 2, 2, 160, 5, form>;
+template <class Element, Form form>
+using Turns128x176 = Tile<Element, true, 2, 2, 176, 5, form>;
+template <class Element, Form form>
+using Turns64x128 = Tile<Element, true, 2, 1, 128, 8, form>;
 // For few columns: the taller a tile is, the less often w is read.
-template <Form form>
-using Turns256x64 = Tile<true, 2, 4, 64, 4, form>;
-template <Form form>
-using Together128x192 = Tile<false, 2, 1, 192, 4, form>;
-template <Form form>
-using Together64x64 = Tile<false, 1, 1, 64, 12, form>;
+template <class Element, Form form>
+using Turns256x64 = Tile<Element, true, 2, 4, 64, 4, form>;
+template <class Element, Form form>
+using Together128x192 = Tile<Element, false, 2, 1, 192, 4, form>;
+template <class Element, Form form>
+using Together64x64 = Tile<Element, false, 1, 1, 64, 12, form>;
 
 }  // namespace fuseconv::linear::sm90

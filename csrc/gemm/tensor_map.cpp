@@ -23,10 +23,10 @@ Function of_driver(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-CUtensorMapDataType type_of(Element element) {
+CUtensorMapDataType type_of(Element element, bool to_tf32) {
   switch (element) {
     case Element::f32:
-      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+      return to_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case Element::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     default:
@@ -57,12 +57,12 @@ void encode(const Encode& call) {
 
 // Sizes and boxes are in elements, strides in bytes, innermost dim first.
 CUtensorMap tiled_map(Element element, const void* data, std::span<const cuuint64_t> sizes,
-                      std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box) {
+                      std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box, bool to_tf32 = false) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
   constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
   CUtensorMap map;
   encode([&] {
-    return encoder(&map, type_of(element), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
+    return encoder(&map, type_of(element, to_tf32), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
                    strides.data(), box.data(), kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    swizzle_of(box[0] * size_of(element)), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -76,24 +76,25 @@ int after(int windows, int stride, int before, int size) { return (windows - 1) 
 }  // namespace
 
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
-                       int box_columns) {
+                       int box_columns, bool to_tf32) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * size_of(element))};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
-  return tiled_map(element, data, sizes, strides, box);
+  return tiled_map(element, data, sizes, strides, box, to_tf32);
 }
 
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t positions, int64_t columns,
-                       int64_t stride, int box_rows, int box_columns) {
+                       int64_t stride, int box_rows, int box_columns, bool to_tf32) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(positions),
                               static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride / positions * size_of(element)),
                                 static_cast<cuuint64_t>(stride * size_of(element))};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), 1, static_cast<cuuint32_t>(box_rows)};
-  return tiled_map(element, data, sizes, strides, box);
+  return tiled_map(element, data, sizes, strides, box, to_tf32);
 }
 
-CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& w, int pixels, int channels) {
+CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& w, int pixels, int channels,
+                      bool to_tf32) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeIm2col_v12000>("cuTensorMapEncodeIm2col");
   // Images of one row may have groups of channels: then images are in the place of rows, and groups in that of images.
   const bool flat = w.groups > 1;
@@ -110,7 +111,7 @@ CUtensorMap pixel_map(Element element, const void* data, int64_t images, const W
                               1};
   CUtensorMap map;
   encode([&] {
-    return encoder(&map, type_of(element), 4, const_cast<void*>(data), sizes, strides, first, last,
+    return encoder(&map, type_of(element, to_tf32), 4, const_cast<void*>(data), sizes, strides, first, last,
                    static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), steps,
                    CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(channels * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

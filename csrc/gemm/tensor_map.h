@@ -11,19 +11,20 @@ namespace fuseconv::linear {
 
 // Returns a map of a [rows, columns] matrix with `stride` elements from row to row. Each box contains `box_rows` by
 // `box_columns` elements; elements outside the matrix are read as zeros. A row of a box must be 64 or 128 bytes long;
-// the swizzle has the same width. Throws std::runtime_error if the driver rejects the map.
+// the swizzle has the same width. If `to_tf32`, TMA rounds f32 elements to the nearest TF32 numbers when it loads them.
+// Throws std::runtime_error if the driver rejects the map.
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
-                       int box_columns);
+                       int box_columns, bool to_tf32 = false);
 
 // Returns a map of a [rows, positions, columns] tensor with dense rows of `stride` elements. Each box contains one
 // position of `box_rows` rows. The rest is as above.
 CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t positions, int64_t columns,
-                       int64_t stride, int box_rows, int box_columns);
+                       int64_t stride, int box_rows, int box_columns, bool to_tf32 = false);
 
 // Returns a map of `images` images from which TMA gathers `pixels` windows at a time (im2col mode): for each window the
 // same `channels` channels of one pixel. 64 or 128 bytes of channels, as above.
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& windows, int pixels,
-                      int channels);
+                      int channels, bool to_tf32 = false);
 
 // Returns a map of dense images, whose `sizes` are [images, height, width, channels], and so are those of a box, with
 // 64 or 128 bytes of channels. Pixels and channels outside the images are read as zeros and not written.

@@ -23,7 +23,7 @@ bool is_small(In tensor) { return element_count(tensor) < (int64_t{1} << 31); }
 // depthwise convolutions.
 bool supports(const Convolution& c) {
   const int64_t groups = c.parameters.groups;
-  return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
+  return c.y.dtype != Dtype::f64 && fits_channels_last(c.y) && !c.parameters.transposed &&
          (groups == 1 || c.weight.sizes[1] >= kLeastChannels) && is_small(c.x) && is_small(c.y) &&
          (!c.bias || (c.bias->strides[0] == 1 && is_aligned(c.bias->data)));
 }
@@ -88,11 +88,14 @@ bool run_fastest(CudaHost& host, const Convolution& c, linear::Problem& p, ByCud
   using linear::Backend;
   const bool may_time = tuning::may_time();
   const bool has_kernel = linear::refuses(Backend::sm90, p).empty();
+  if (!has_kernel && p.product == nullptr) {
+    return false;
+  }
   linear::Choice choice{Backend::cudnn, 0};
   if (has_kernel) {
     if (may_time) {
       set_operands(host, c, p);
-      p.product = by_cudnn.prepare(true) ? p.product : nullptr;
+      p.product = p.product != nullptr && by_cudnn.prepare(true) ? p.product : nullptr;
     }
     choice = linear::Choices::of_process().choose(p, may_time);
   }
@@ -125,7 +128,7 @@ bool dense_convolution(CudaHost& host, const Convolution& given) {
   linear::Problem p = problem_of(c);
   ByCudnn by_cudnn(host, c, p);
   p.product_version = cudnn::version();
-  p.product = p.product_version > 0 ? run_cudnn : nullptr;
+  p.product = p.product_version > 0 && p.element != Dtype::f32 ? run_cudnn : nullptr;
   p.context = &by_cudnn;
   p.stream = host.stream();
   try {

@@ -1,5 +1,5 @@
-// Computes a dense convolution in f16 or bf16 and its epilogue on CUDA, with fuseconv's GEMM kernel or with cuDNN,
-// whichever is faster.
+// Computes a dense convolution and its epilogue on CUDA: in f16 or bf16 with fuseconv's GEMM kernel or with cuDNN,
+// whichever is faster, and in f32 with fuseconv's GEMM kernel, in TF32.
 #pragma once
 
 #include "kernels/convolution.h"

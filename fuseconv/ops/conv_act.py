@@ -19,6 +19,10 @@ from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 
+FEW_CHANNELS = 4
+"""PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
+
+
 def reference(
     x: Tensor,
     weight: Tensor,
@@ -34,6 +38,8 @@ def reference(
     residual_first: bool = True,
 ) -> Tensor:
     """act(convolution(x, weight) + bias + residual), or with the residual added after the activation.
+
+    On CUDA, float32 convolutions may be computed in TF32, as PyTorch's are by default.
 
     Args:
         x: [N, C, ...], with one to three spatial dims.
@@ -66,6 +72,8 @@ def reference(
     x, padding = padded(x, padding, transposed)
     if any(len(numbers) != x.dim() - 2 for numbers in (stride, padding, dilation, output_padding)):
         raise RuntimeError(f"stride, padding, dilation and output_padding must have {x.dim() - 2} numbers each")
+    if x.dtype == torch.float32 and groups == 1 and x.shape[1] <= FEW_CHANNELS:
+        x, weight = x.contiguous(), weight.contiguous()
     y = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     if residual is not None and residual_first:
         y = y + residual
@@ -137,6 +145,10 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     return found
 
 
+_IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6", "leaky_relu")
+"""The activations of the library's kernel for float32, which needs a Hopper GPU."""
+
+
 def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     """Whether AOTInductor compiles the reference: on a GPU, if the library has no kernel of its own for the call.
 
@@ -144,12 +156,17 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     """
     if x.device.type != "cuda":
         return False
-    transposed, groups = rest[5], rest[7]
+    transposed, groups, act = rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
+    if transposed or x.dtype == torch.float64 or not (is_channels_last(x) or is_channels_last(weight)):
+        return True
     own = weight.shape[1]  # the channels of a group
-    depthwise = x.dim() == 4 and x.dtype != torch.float64 and groups == weight.shape[0] > 1 and own == 1
-    last = is_channels_last(x) or is_channels_last(weight)
-    dense = x.dtype.itemsize == 2 and last and (groups == 1 or own >= 4)
-    return transposed or not (depthwise or dense)
+    if x.dim() == 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
+        return False
+    if x.dtype == torch.float32:
+        aligned = own % 4 == weight.shape[0] % 4 == 0
+        hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
+        return groups > 1 or not (aligned and hopper) or x.dim() > 4 or act.partition("(")[0] not in _IN_TF32
+    return groups > 1 and own < 4
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from support import ROOT
+from support.roundings import to_tf32
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -115,7 +116,7 @@ def problem_of(
     assert matrix.data_ptr() == weight.data_ptr()
     form = "residual first" if case.residual == "before" else "plain"
     problem, _ = library.problem(matrix, matrix, bias, case.act, residual, rows, form=form)
-    problem.m, problem.x = rows.shape[0], x.data_ptr()
+    problem.m, problem.x, problem.tf32 = rows.shape[0], x.data_ptr(), int(x.dtype == torch.float32)
     height, width = case.size
     step = pixel_stride or case.channels
     problem.windows = Windows(
@@ -157,6 +158,71 @@ def test_a_convolution(library: Library, shape: int, case: Case, dtype: torch.dt
         torch.testing.assert_close(y.double(), reference, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
         y.fill_(float("nan"))
         assert frame.isnan().all(), "written outside y"
+
+
+IN_TF32 = (0, 4, 5, 6)  # the tile shapes that f32 has
+OTHERS = {"gelu_tanh": "gelu", "sigmoid": "relu"}  # f32 has no kernel with these activations
+LARGEST = torch.finfo(torch.float32).max
+TF32_CASES = [
+    *(replace(case, act=OTHERS.get(case.act, case.act)) for case in CASES),
+    Case(2, 12, (9, 7), 20, (3, 3), padding=(1, 1), act="relu", residual="after"),
+    Case(2, 36, (9, 7), 28, (1, 1), (2, 2), act="silu", residual="before"),
+    Case(3, 20, (8, 8), 33, (3, 2), padding=(1, 0), act="relu6"),
+]
+
+
+@pytest.mark.parametrize("case", TF32_CASES, ids=str)
+@pytest.mark.parametrize("shape", IN_TF32)
+def test_a_convolution_in_tf32(library: Library, shape: int, case: Case) -> None:
+    """Of factors that are rounded to TF32, the products are exact, and the sums nearly so.
+
+    No factor lies in the middle between two TF32 numbers, which NVIDIA does not say how TMA rounds.
+    """
+    drawn = operands(case, torch.float32)
+    x, weight = ((one.view(torch.int32) | 1).view(torch.float32) for one in drawn[:2] if one is not None)
+    bias, residual = drawn[2:]
+    tensors = x, weight, bias, residual
+    rounded = to_tf32(x), to_tf32(weight), bias, residual
+    reference = convolved(case, *wide(rounded)).permute(0, 2, 3, 1)
+    for choice in choices(library, shape, case.groups):
+        start = case.out + -case.out % 4  # y is aligned
+        frame = torch.full((reference.numel() + 2 * start,), float("nan"), device="cuda")
+        y = frame[start:-start].view(reference.shape)
+        library.run(problem_of(library, case, tensors, y), choice)
+        torch.testing.assert_close(y.double(), reference, atol=1e-4, rtol=1e-5)
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("special", [float("inf"), -float("inf"), float("nan"), LARGEST, -LARGEST])
+def test_special_values_in_tf32(library: Library, special: float) -> None:
+    """One pixel is special: those of the windows with it are as in f32, where the largest number becomes infinite."""
+    case = Case(1, 32, (9, 9), 32, (1, 1))
+    x, weight, bias, _ = operands(case, torch.float32)
+    x[:, 3, 4, 5] = special
+    weight[:, 3] = 1.0
+    for choice in choices(library, 5):
+        y = torch.full((1, 9, 9, 32), 7.0, device="cuda")
+        library.run(problem_of(library, case, (x, weight, bias, None), y), choice)
+        at = y[0, 4, 5]
+        assert at.isnan().all() if special != special else (at.sign() == torch.tensor(special).sign().item()).all()
+        y[0, 4, 5] = 0.0
+        assert y.isfinite().all()
+
+
+def test_refusals_of_f32(library: Library) -> None:
+    case = Case(1, 32, (9, 9), 32, (3, 3))
+    tensors = operands(case, torch.float32)
+    y = convolved(case, *tensors).permute(0, 2, 3, 1).contiguous()
+    problem = problem_of(library, case, tensors, y)
+    with pytest.raises(RuntimeError, match="no kernel of this tile shape"):
+        library.run(problem, choices(library, 1)[0])
+    problem.tf32 = 0
+    with pytest.raises(RuntimeError, match="where TF32 is allowed"):
+        library.run(problem, choices(library, 0)[0])
+    tanh = replace(case, act="gelu_tanh")
+    with pytest.raises(RuntimeError, match="no kernel with this activation"):
+        library.run(problem_of(library, tanh, tensors, y), choices(library, 0)[0])
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf")])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.fp64 import assert_close_to_fp64
 from support.op_table import DEVICES, rows, tensors
+from support.roundings import to_tf32
 from torch import Tensor
 
 from fuseconv import ops
@@ -30,6 +31,16 @@ def differentiable(value: object) -> TypeGuard[Tensor]:
 
 def as_f64(args: Iterable[Any]) -> list[Any]:
     return [value.double() if differentiable(value) else value for value in args]
+
+
+def in_its_precision(op: Op[..., Any], args: Sequence[Any]) -> list[Any]:
+    """The arguments as the op may round them: on CUDA, the factors of an f32 convolution are rounded to TF32.
+
+    PyTorch rounds them too, but not for every size.
+    """
+    if op is not ops.conv_act or args[0].dtype != torch.float32 or args[0].device.type != "cuda":
+        return list(args)
+    return [to_tf32(args[0]), to_tf32(args[1]), *args[2:]]
 
 
 @contextmanager
@@ -68,7 +79,7 @@ def test_memory_is_dirty() -> None:
 def test_values(op: Op[..., Any], sample: Sample) -> None:
     before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
     results = run_on_dirty_memory(op, sample)
-    eager = tensors(op.reference(*sample.args, **sample.kwargs))
+    eager = tensors(op.reference(*in_its_precision(op, sample.args), **sample.kwargs))
     kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
     fp64 = tensors(op.reference(*as_f64(sample.args), **kwargs))
     assert len(results) == len(eager)

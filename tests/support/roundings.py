@@ -1,4 +1,4 @@
-"""A linear layer whose result in 16 bits is rounded twice: each place where its first kernel may end."""
+"""Roundings that tests repeat: of factors to TF32, and of a layer whose result in 16 bits is rounded twice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from itertools import combinations
 
 import torch
 from torch import Tensor
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    """Returns a float32 tensor whose elements are rounded to the nearest numbers with 11 significant bits."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(x.dtype)
 
 
 def rounded_twice(
