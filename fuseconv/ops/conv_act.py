@@ -18,7 +18,6 @@ from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
-
 FEW_CHANNELS = 4
 """PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
 

@@ -2,7 +2,7 @@
 
 A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating a predicate
 never adds a guard. Rules cannot define functions. To add a function, write a decorated function in this file, or in
-weight_functions.py if it is about the weights of products.
+weight_functions.py or convolution_functions.py if it is about the weights of products or about convolutions.
 
 An operand is the value to which a name is bound in a graph: a node, a Python literal, or a list of these. The functions
 import torch themselves, so that rule files can be read without torch.
@@ -16,7 +16,7 @@ from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
-from fuseconv.rulebook import functions, weight_functions  # noqa: F401  # the second registers its functions
+from fuseconv.rulebook import convolution_functions, functions, weight_functions  # noqa: F401  # register functions
 from fuseconv.rulebook.functions import Constants, Function, rule_function
 from fuseconv.rulebook.operands import base_of, fake_of, is_under_autocast
 from fuseconv.rulebook.refused import Refused, text_of
@@ -153,17 +153,6 @@ def keeps_order(_: Constants, permutation: Any) -> None:
     """The permutation leaves every axis in place."""
     if [axis % len(permutation) for axis in permutation] != list(range(len(permutation))):
         raise Refused("a permutation that leaves every axis in place", text_of(permutation))
-
-
-@rule_function(tensors=False)
-def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
-    """The padding per side that keeps the sizes at stride 1, like `'same'`. Both sides must need the same padding."""
-    kernel = fake_of(weight).shape[2:]
-    steps = list(dilation) * (len(kernel) if len(dilation) == 1 else 1)
-    totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
-    if not all(isinstance(total, int) and total % 2 == 0 for total in totals):
-        raise Refused("a kernel that is padded by as much on either side", text_of(weight))
-    return [total // 2 for total in totals]
 
 
 @rule_function(tensors=False)
@@ -367,25 +356,6 @@ def covers(constants: Constants, window: Any, x: Any, axes: Any) -> None:
     for length, axis in zip(lengths, axes, strict=True):
         if not statically_known_true(length >= size(constants, x, axis)):
             raise Refused(f"a window over all positions of {text_of(x)}", str(lengths))
-
-
-@rule_function(tensors=False, shapes=True)
-def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
-    """The stride of a convolution equals its kernel size, which divides the spatial sizes of x, for every size."""
-    kernel, sizes = fake_of(weight).shape[2:], fake_of(x).shape[2:]
-    if list(stride) != list(kernel) or len(sizes) != len(kernel):
-        raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
-    for size, length in zip(sizes, kernel, strict=True):
-        divides(_, length, size)
-
-
-@rule_function()
-def is_channels_first(_: Constants, *operands: Any) -> None:
-    """Each tensor is contiguous and not in the channels-last format. A tensor with one channel has both formats."""
-    for operand in operands:
-        fake = fake_of(operand)
-        if not row_major(fake) or fake.dim() < 3 or row_major(fake.movedim(1, -1)):
-            raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
 
 
 @rule_function(shapes=True)

@@ -50,16 +50,6 @@ def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
         raise Refused(f"products that {short} represents", f"{weight.name} times {text_of(factor)}")
 
 
-@rule_function()
-def may_use_tf32(_: Constants, x: Any) -> None:
-    """PyTorch computes f32 convolutions in TF32, as it does by default, or the tensor is not f32."""
-    import torch
-
-    precision = torch.backends.cudnn.conv.fp32_precision
-    if fake_of(x).dtype == torch.float32 and precision != "tf32":
-        raise Refused("torch.backends.cudnn.conv.fp32_precision to be 'tf32'", repr(precision))
-
-
 @rule_function(tensors=False)
 def used_once(_: Constants, x: Any) -> None:
     """One op uses the value: a weight that is changed for this op is not stored twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -41,6 +42,7 @@ SPEC = TargetSpec(
 )
 
 _LOG_LINES = 20
+_MESSAGE = re.compile(r"(\w+\.)*\w+(Error|Exception): ")
 _SYSTEM_CXX = Path("/usr/bin/g++")
 
 _READS_FOLDERS = (2, 13)
@@ -117,12 +119,21 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         return artifact
     if any(reason in log for reason in ("No space left on device", "File too large", "Disk quota exceeded")):
         raise FileError("the package cannot be written: the disk is full", where=str(folder / artifact))
-    tail = "\n".join(log.splitlines()[-_LOG_LINES:])
     raise UpstreamError(
-        f"AOTInductor failed ({_status_text(status)}):\n{tail}",
+        f"AOTInductor failed ({_status_text(status)}):\n{end_of(log)}",
         where="the target aoti",
         fix="leave the target aoti out",
     )
+
+
+def end_of(log: str) -> str:
+    """Returns the last lines of a log, after the message of its last exception if that stands before them."""
+    lines = log.splitlines()
+    messages = [line for line in lines[:-_LOG_LINES] if _MESSAGE.match(line)]
+    last = lines[-_LOG_LINES:]
+    if messages and not any(map(_MESSAGE.match, last)):
+        last = [messages[-1], *last]
+    return "\n".join(last)
 
 
 def check_complete(package: Path) -> None:

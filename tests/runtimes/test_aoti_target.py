@@ -100,3 +100,19 @@ def test_a_package_from_a_damaged_cache_is_refused(bundle: Path, tmp_path: Path)
 def test_a_missing_compiler_is_said_before_compiling(fused: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/c++")
     assert "/nowhere/c++" in (TARGETS["aoti"].unsupported(fused) or "")
+
+
+@pytest.mark.parametrize(
+    ("log", "first", "lines"),
+    [
+        (["a.b.InductorError: LoweringException: it cannot", *"x" * 30], "a.b.InductorError: LoweringException:", 21),
+        (["ValueError: an earlier one", *"x" * 30, "TypeError: the last"], "x", 20),
+        ([*"x" * 30], "x", 20),
+        (["OSError: short", "x"], "OSError: short", 2),
+    ],
+)
+def test_the_end_of_a_log_has_its_last_message(log: list[str], first: str, lines: int) -> None:
+    end = aoti.end_of("\n".join(log)).splitlines()
+    assert end[0].startswith(first)
+    assert len(end) == lines
+    assert end[-1] == log[-1]
