@@ -30,6 +30,7 @@ CASE = ("model", "dtype", "shape", "layers", "x", "weight", "stride", "dilation"
 """What two rows of one case have in common."""
 PEERS = ("eager", "compile", "max_autotune")
 MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune")
+OURS = "fuseconv "
 GRAPH = "+graph"
 WAYS = ("", GRAPH, "_channels_last", f"_channels_last{GRAPH}")
 """How a peer may run: its fastest way is its figure."""
@@ -124,7 +125,10 @@ def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
-    """Yields a line a model, by name: our time, and each peer's ratio to it, of the faster of the two: graph or not."""
+    """Yields a line a model, by name: our time, and each peer's ratio to it, of the faster of the two: graph or not.
+
+    A row of changing sizes also has our time at a size that is called for the first time.
+    """
     rows = sorted(unordered, key=lambda row: (row["model"], row["dtype"], row["shape"]))
     nearest = {
         peer: [
@@ -133,11 +137,13 @@ def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
         for peer in MODEL_PEERS
     }
     peers = [peer for peer in MODEL_PEERS if any(nearest[peer])]
-    yield "| model | dtype | shape | ours | ms | " + " | ".join(map(title, peers)) + " | nearest |"
-    yield "|---|---|---|---|--:|" + "--:|" * len(peers) + "---|"
+    changing = ["a new size, ms"] if any("first" in row for row in rows) else []
+    yield f"| model | dtype | shape | ours | ms | {' | '.join([*changing, *map(title, peers)])} | nearest |"
+    yield "|---|---|---|---|--:|" + "--:|" * (len(changing) + len(peers)) + "---|"
     for at, row in enumerate(rows):
         shape = word(row, "shape").replace("x", ", ")
         milliseconds = f"{row['targets'][row['ours']]:.3f}"
+        milliseconds += f" | {row['first'][OURS + row['ours']]:.2f}" if changing else ""
         figures = [f"{nearest[peer][at]:.2f}x" if nearest[peer][at] else "" for peer in peers]
         cells = [model(row), row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
@@ -314,7 +320,7 @@ def word(row: Row, key: str) -> str:
     """Returns a value of a row as a marker writes it."""
     value = row.get(key, "")
     if isinstance(value, list):
-        return "x".join(map(str, value))
+        return "x".join(f"{one[0]} to {one[1]}" if isinstance(one, list) else str(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

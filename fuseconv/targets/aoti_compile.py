@@ -68,7 +68,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         changed = {name: like(exported.state_dict[name], tensor) for name, tensor in weights.items()}
         exported = with_weights(exported, changed)
     exported = exported.run_decompositions({op.overload: op.decomposition for op in OPS if op.decomposes})
-    settings = _settings() | c_shims.inductor_configs(exported, device)
+    settings = _settings() | tiling(exported) | c_shims.inductor_configs(exported, device)
     if store is None:
         set_table(Path(package), None)
     _compile(exported, Path(package), store, settings)
@@ -83,6 +83,18 @@ def _settings() -> dict[str, Any]:
     """
     compiler = os.environ.get("CXX") or "g++"
     return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, compiler), **_instructions(platform.machine())}
+
+
+def tiling(exported: ExportedProgram) -> dict[str, Any]:
+    """Returns the Inductor setting for a program with dynamic dims, or none for static shapes.
+
+    Inductor's analysis of coalesced memory accesses is documented as not for dynamic shapes, but is also performed for
+    them. In torch 2.11 it then fails an assertion for some images whose height and width are dynamic.
+    """
+    from torch._inductor import config
+
+    name = "coalesce_tiling_analysis"
+    return {f"triton.{name}": False} if exported.range_constraints and hasattr(config.triton, name) else {}
 
 
 def _instructions(machine: str) -> dict[str, Any]:

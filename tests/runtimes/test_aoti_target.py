@@ -18,7 +18,7 @@ from support import small_bundle
 from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import Forked, forked
 from fuseconv.program.captured import Program
-from fuseconv.targets import TARGETS, Context, aoti
+from fuseconv.targets import TARGETS, Context, aoti, aoti_compile
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
 
@@ -116,3 +116,12 @@ def test_the_end_of_a_log_has_its_last_message(log: list[str], first: str, lines
     assert end[0].startswith(first)
     assert len(end) == lines
     assert end[-1] == log[-1]
+
+
+def test_inductor_does_not_analyze_the_tiling_of_dynamic_shapes() -> None:
+    batch = torch.export.Dim("batch", max=8)
+    static, dynamic = (
+        torch.export.export(AddOne(), (torch.ones(4, 3),), dynamic_shapes=shapes) for shapes in (None, ({0: batch},))
+    )
+    assert aoti_compile.tiling(static) == {}
+    assert set(aoti_compile.tiling(dynamic).values()) == {False}
