@@ -256,6 +256,23 @@ def test_shapes_must_agree(tmp_path: Path) -> None:
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
 
 
+def test_parameters_that_share_memory_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(3, 2)\n"
+        "        self.weight = torch.nn.Parameter(torch.ones(2, 1).expand(2, 3))\n"
+    )
+    weights = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}
+    torch.save(weights, tmp_path / "model.pt")
+    options = Options(
+        model=f"{tmp_path}/net.py:Net", inputs=parse_inputs(["x=f32[n:1..4,3]"]), trust=frozenset({"code"})
+    )
+    module = read(tmp_path / "model.pt", options=options).module
+    assert all(torch.equal(module.get_parameter(name), weights[name]) for name in weights)
+
+
 def test_two_state_dicts_are_ambiguous(tmp_path: Path) -> None:
     torch.save({"model": made(Perceptron).state_dict(), "ema": made(Perceptron).state_dict()}, tmp_path / "model.pt")
     with pytest.raises(RefusedError, match="model, ema"):
