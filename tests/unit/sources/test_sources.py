@@ -130,6 +130,18 @@ def test_a_checkpoint_with_other_objects_is_a_pickle(tmp_path: Path) -> None:
     torch.testing.assert_close(run(subject)[0], made(Perceptron)(*subject.examples))
 
 
+def test_a_checkpoint_that_contains_the_module(tmp_path: Path) -> None:
+    module = made(Perceptron)
+    options = options_for(Perceptron, "pickle")
+    torch.save({"model": module, "epoch": 3}, tmp_path / "model.pt")
+    subject = read(tmp_path / "model.pt", options=options)
+    torch.testing.assert_close(run(subject)[0], module(*subject.examples))
+    torch.save({"model": module, "ema": module}, tmp_path / "model.pt")
+    with pytest.raises(RefusedError, match="the modules model, ema") as caught:
+        read(tmp_path / "model.pt", options=options)
+    assert "['model']" in caught.value.fix
+
+
 def test_an_archive_that_keeps_containers(tmp_path: Path) -> None:
     """Keyword arguments, a tuple, a dict and None in the caller's signature; flat for fuseconv."""
 

@@ -32,8 +32,14 @@ class Doubling(nn.DataParallel[nn.Module]):
         return 2 * self.module(*inputs)
 
 
+def compiled(module: nn.Module) -> nn.Module:
+    result = torch.compile(module)
+    assert isinstance(result, nn.Module)
+    return result
+
+
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "compiled": lambda module: torch.compile(module),
+    "compiled": compiled,
     "parallel": nn.DataParallel,
     "averaged": AveragedModel,
     "a subclass": Averaged,
