@@ -9,17 +9,19 @@ of one dim in several inputs are different symbols, which are made equal first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import DimConstraints
 
 from fuseconv.sizes.guards import always
 
-_UNTOLD = "satisfy the generated guard"
-"""Part of torch.export's error message for a constraint that it cannot simplify."""
+_UNTOLD = ("satisfy the generated guard", "Cannot create Dim with inconsistent")
+"""Parts of torch.export's error messages for a constraint that it cannot simplify, or cannot suggest a range for."""
 
 _DEFERRED = "Runtime assertion failed for expression"
 """The prefix of the message of an assertion that torch.export generates for a guard."""
@@ -43,7 +45,7 @@ def export_proving(
     try:
         return export(False)
     except Exception as error:
-        if _UNTOLD not in str(error):
+        if not any(part in str(error) for part in _UNTOLD):
             raise
         proved = _proved(export, equal)
         if proved is None:
@@ -56,7 +58,8 @@ def _proved(
 ) -> ExportedProgram | None:
     """Exports with guards as assertions, and returns the program if all of these are proved and removed, else None."""
     try:
-        exported = export(True)
+        with _without_suggestions():
+            exported = export(True)
     except Exception as error:  # noqa: BLE001 - the error without assertions is more helpful
         logging.getLogger("fuseconv").debug("the export with assertions failed: %s", error)
         return None
@@ -67,6 +70,17 @@ def _proved(
         return None
     exported.graph_module.recompile()
     return exported
+
+
+@contextmanager
+def _without_suggestions() -> Iterator[None]:
+    """Within the block, torch.export suggests no ranges, which it does even if it rejects none, and which may fail."""
+    suggest = DimConstraints.prettify_results
+    DimConstraints.prettify_results = lambda *_, **__: ""
+    try:
+        yield
+    finally:
+        DimConstraints.prettify_results = suggest
 
 
 def _unify(first: SymNode, other: SymNode) -> None:

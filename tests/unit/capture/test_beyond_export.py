@@ -86,6 +86,19 @@ class RoundsUp(nn.Module):
         return x + nn.functional.interpolate(quarter, size=x.shape[2:], mode="nearest")
 
 
+class Padded(nn.Module):
+    """A length that is padded to a multiple, as of patches or windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, 9, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 4)).reshape(x.shape[0], -1, 8)
+        patches = torch.cat((self.positions[:, :1].expand(x.shape[0], -1, -1), patches), 1)
+        return patches + self.positions[:, : patches.shape[1]]
+
+
 class ExtraKey(nn.Module):
     """An attention whose mask of keys is padded for its extra key, in two inputs with one dim."""
 
@@ -126,6 +139,7 @@ MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
     ),
     "random in training": (Slow(), [X], ("output_0",)),
     "sizes that are rounded up": (RoundsUp(), ["x=f32[batch:1..4,3,h:5..60000,w:5..60000]"], ("output_0",)),
+    "a padded length": (Padded(), ["x=f32[batch:1..4,n:5..32,2]"], ("output_0",)),
     "any number of steps": (
         Tags(),
         ["x=f32[batch:1..4,length:1..40,8]", "state=f32[1,batch,4]"],
