@@ -23,6 +23,9 @@ from fuseconv.sizes.guards import always
 _UNTOLD = ("satisfy the generated guard", "Cannot create Dim with inconsistent")
 """Parts of torch.export's error messages for a constraint that it cannot simplify, or cannot suggest a range for."""
 
+_SUGGEST = "prettify_results"
+"""The method of torch.export that writes the suggested ranges of dims into its error message."""
+
 _DEFERRED = "Runtime assertion failed for expression"
 """The prefix of the message of an assertion that torch.export generates for a guard."""
 
@@ -75,18 +78,18 @@ def _proved(
 @contextmanager
 def _without_suggestions() -> Iterator[None]:
     """Within the block, torch.export suggests no ranges, which it does even if it rejects none, and which may fail."""
-    suggest = DimConstraints.prettify_results
-    DimConstraints.prettify_results = lambda *_, **__: ""
+    suggest = getattr(DimConstraints, _SUGGEST)
+    setattr(DimConstraints, _SUGGEST, lambda *_, **__: "")
     try:
         yield
     finally:
-        DimConstraints.prettify_results = suggest
+        setattr(DimConstraints, _SUGGEST, suggest)
 
 
 def _unify(first: SymNode, other: SymNode) -> None:
     """Replaces the symbol of a size by the symbol of an equal size, in all expressions of the program."""
     step, symbol = other.expr.as_coeff_Mul()
-    if other.expr != first.expr and symbol.is_Symbol:
+    if other.expr != first.expr and symbol.is_Symbol and other.shape_env is not None:
         other.shape_env._set_replacement(symbol, first.expr / step, "sizes of one dim")
 
 

@@ -198,10 +198,17 @@ def _explain(
     return UnsupportedError(
         f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
         where=where,
-        fix="return tensors, or tuples, lists, dicts, named tuples or dataclasses of tensors"
-        if "which is not a known type" in text
-        else "replace that line with torch operations on tensors; torch.export.draft_export lists all such lines",
+        fix=_other_code(text, module),
     )
+
+
+def _other_code(text: str, module: torch.nn.Module) -> str:
+    """Returns the fix for a model that runs, but that torch.export rejects with this message."""
+    if "which is not a known type" in text:
+        return "return tensors, or tuples, lists, dicts, named tuples or dataclasses of tensors"
+    if scripted := [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]:
+        return f"use the Python module in place of the scripted {scripted[0] or 'model'}, with its state dict"
+    return "replace that line with torch operations on tensors; torch.export.draft_export lists all such lines"
 
 
 def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:

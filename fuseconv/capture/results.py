@@ -43,9 +43,9 @@ def export_registering(
 def _result(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a model on copies of its state and its inputs, so that neither changes, and returns its result."""
     state = {name: tensor.clone() for name, tensor in chain(model.named_parameters(), model.named_buffers())}
-    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
+    args, named = pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return functional_call(model, state, args, kwargs)
+        return functional_call(model, state, args, named)
 
 
 def _register(result: Any) -> bool:

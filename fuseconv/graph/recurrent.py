@@ -42,9 +42,9 @@ def any_number_of_steps(ops: Collection[torch._ops.OpOverload] = LAYERS) -> Iter
     try:
         yield
     finally:
-        decomposition_table.update(decompositions)
-        for op, before in kernels.items():
-            _set(op, before)
+        for op in ops:
+            decomposition_table[op] = decompositions[op]
+            _set(op, kernels[op])
 
 
 def _set(op: torch._ops.OpOverload, kernels: Mapping[DispatchKey, Kernel]) -> None:

@@ -57,8 +57,10 @@ def always(guard: sympy.Basic, ranges: Ranges) -> bool:
     if settled == sympy.true or bound_sympy(settled, dict(ranges)) == _TRUE:
         return True
     holds = _HOLDS.get(type(settled))
-    if holds is not None and holds(_difference(*settled.args, ranges)):
-        return True
+    if holds is not None:
+        left, right = settled.args
+        if holds(_difference(left, right, ranges)):
+            return True
     return _holds_at_each(guard, ranges)
 
 

@@ -74,4 +74,5 @@ def _contained(value: Any, path: Path, options: Options) -> Loaded:
             fix=f"save only one: torch.save(torch.load({path.name!r}, weights_only=False)[{next(iter(modules))!r}], "
             "'model.pt')",
         )
-    return Loaded(*modules.values()) if modules else fill(value, path, options)
+    module = next(iter(modules.values()), None)
+    return fill(value, path, options) if module is None else Loaded(module)
