@@ -24,6 +24,7 @@ from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.placement import place
+from fuseconv.capture.pools import pools_of_any_length
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
 from fuseconv.capture.results import export_registering
@@ -133,7 +134,14 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
             prefer_deferred_runtime_asserts_over_guards=deferred,
         )
 
-    with torch.no_grad(), quiet_torch(), keeping_buffers(subject.module), without_causal_hint(), any_number_of_steps():
+    with (
+        torch.no_grad(),
+        quiet_torch(),
+        keeping_buffers(subject.module),
+        without_causal_hint(),
+        any_number_of_steps(),
+        pools_of_any_length(),
+    ):
         program = export_registering(
             partial(export_proving, exported, partial(_equal_sizes, subject)), subject.module, args, kwargs
         )

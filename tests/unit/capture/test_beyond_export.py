@@ -86,6 +86,13 @@ class RoundsUp(nn.Module):
         return x + nn.functional.interpolate(quarter, size=x.shape[2:], mode="nearest")
 
 
+class PoolsLines(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        pool = nn.functional.max_pool1d
+        largest, index = pool(x, 2, return_indices=True)
+        return pool(x, 3, 2, 1), pool(x[0], 2, dilation=2), pool(x, 3, ceil_mode=True), largest, index
+
+
 class Padded(nn.Module):
     """A length that is padded to a multiple, as of patches or windows."""
 
@@ -139,6 +146,7 @@ MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
     ),
     "random in training": (Slow(), [X], ("output_0",)),
     "sizes that are rounded up": (RoundsUp(), ["x=f32[batch:1..4,3,h:5..60000,w:5..60000]"], ("output_0",)),
+    "pools of lines": (PoolsLines(), ["x=f32[batch:1..4,3,n:6..64]"], tuple(f"output_{at}" for at in range(5))),
     "a padded length": (Padded(), ["x=f32[batch:1..4,n:5..32,2]"], ("output_0",)),
     "any number of steps": (
         Tags(),
