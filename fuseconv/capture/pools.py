@@ -39,9 +39,10 @@ def _pooling(pool: Callable[..., Any], over_two: Callable[..., Any]) -> Callable
 
     @wraps(pool)
     def pooled(input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - the name in torch
-        if isinstance(input.shape[-1], int):
-            return pool(input, *args, **kwargs)
-        return _over_two(over_two, input, *args, **kwargs)
+        length: object = input.shape[-1]
+        if isinstance(length, torch.SymInt):
+            return _over_two(over_two, input, *args, **kwargs)
+        return pool(input, *args, **kwargs)
 
     return pooled
 
