@@ -6,23 +6,28 @@ rules match. In-place ops on temporaries are kept; see `purity` for in-place ops
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torch.fx.experimental.sym_node import SymNode
 
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
+from fuseconv.capture.causal_hint import without_causal_hint
 from fuseconv.capture.deferred import export_proving
 from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.placement import place
+from fuseconv.capture.pools import pools_of_any_length
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
+from fuseconv.capture.results import export_registering
 from fuseconv.capture.state import check_state
 from fuseconv.capture.tables import compute_tables
 from fuseconv.contract.dims import Dim
@@ -32,6 +37,7 @@ from fuseconv.contract.values import has_range
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.indexed import indexed_sizes
 from fuseconv.graph.op_aliases import name_ops_once
+from fuseconv.graph.recurrent import any_number_of_steps
 from fuseconv.program.calling import arguments, bound_shapes
 from fuseconv.program.captured import Program
 from fuseconv.program.original import Kind, Original, keeping_buffers
@@ -41,7 +47,7 @@ from fuseconv.sizes.named_sizes import named_sizes
 from fuseconv.sizes.size_guards import suspects
 from fuseconv.sizes.telling_sizes import telling_sizes
 from fuseconv.sources import Subject
-from fuseconv.sources.flat import flatten
+from fuseconv.sources.flat import flatten, input_order
 
 
 def capture(subject: Subject, device: str = "cpu") -> Program:
@@ -128,10 +134,30 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
             prefer_deferred_runtime_asserts_over_guards=deferred,
         )
 
-    with torch.no_grad(), quiet_torch(), keeping_buffers(subject.module):
-        program = export_proving(exported)
+    with (
+        torch.no_grad(),
+        quiet_torch(),
+        keeping_buffers(subject.module),
+        without_causal_hint(),
+        any_number_of_steps(),
+        pools_of_any_length(),
+    ):
+        program = export_registering(
+            partial(export_proving, exported, partial(_equal_sizes, subject)), subject.module, args, kwargs
+        )
     drop_stray_writes(program)
     return program
+
+
+def _equal_sizes(subject: Subject, program: ExportedProgram) -> Collection[list[SymNode]]:
+    """Returns the sizes of each dynamic dim of the contract, one for each axis of an input of the program."""
+    placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    sizes: dict[str, list[SymNode]] = {}
+    for name, spec in zip(input_order(program, subject.call), subject.contract.inputs, strict=True):
+        for dim, size in zip(spec.shape, placeholders[name].meta["val"].shape, strict=True):
+            if isinstance(dim, Dim) and isinstance(size, torch.SymInt):
+                sizes.setdefault(dim.name, []).append(size.node)
+    return sizes.values()
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:

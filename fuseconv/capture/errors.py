@@ -50,22 +50,13 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
         return error
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
-        return _with_loops(_constraint(text, subject, tensors, export), subject.module)
+        return _constraint(text, subject, tensors, export)
     args, kwargs = arguments(subject.call, tensors)
     given = zip(subject.contract.inputs, tensors, strict=True)
     shapes = ", ".join(f"{spec.name}={short_dtype(t.dtype)}{list(t.shape)}" for spec, t in given)
     told = _explain(error, subject.module, args, kwargs, shapes, "")
-    if isinstance(told, UsageError):
+    if isinstance(told, UsageError) and not told.fix:
         told.fix = _accepted(subject)
-    return told
-
-
-def _with_loops(told: UnsupportedError, module: torch.nn.Module) -> UnsupportedError:
-    """Adds to an error about a dim that torch.export unrolls the loops of recurrent layers, if the model has any."""
-    kinds = sorted({type(one).__name__ for one in module.modules() if isinstance(one, torch.nn.RNNBase)})
-    if kinds:
-        layers = " and ".join(f"nn.{kind}" for kind in kinds)
-        told.fix += f"; torch.export unrolls the loop of {layers} over the steps, so their number must be static"
     return told
 
 
@@ -175,6 +166,10 @@ _NOT_ON_CPU = ("not implemented for '", "from the 'CPU' backend")
 """Words of PyTorch's errors for an op that the CPU lacks. A module without `forward` raises another such error."""
 
 
+_KEYWORD = "got an unexpected keyword argument"
+_PARAMETER = "use the names of forward's parameters as input names; a forward with **kwargs does not list all of them"
+
+
 def _explain(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: str, fix: str
 ) -> FuseconvError:
@@ -198,13 +193,22 @@ def _explain(
         return UsageError(
             f"the model does not accept {inputs}: {type(refusal).__name__}: {_first_line(str(refusal))}",
             where=model_line(refusal) or where,
-            fix=fix,
+            fix=_PARAMETER if isinstance(refusal, TypeError) and _KEYWORD in str(refusal) else fix,
         )
     return UnsupportedError(
         f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
         where=where,
-        fix="replace that line with torch operations on tensors; torch.export.draft_export lists all such lines",
+        fix=_other_code(text, module),
     )
+
+
+def _other_code(text: str, module: torch.nn.Module) -> str:
+    """Returns the fix for a model that runs, but that torch.export rejects with this message."""
+    if "which is not a known type" in text:
+        return "return tensors, or tuples, lists, dicts, named tuples or dataclasses of tensors"
+    if scripted := [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]:
+        return f"use the Python module in place of the scripted {scripted[0] or 'model'}, with its state dict"
+    return "replace that line with torch operations on tensors; torch.export.draft_export lists all such lines"
 
 
 def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from fuseconv.capture.assigned import drop_stray_writes
+from fuseconv.capture.causal_hint import without_causal_hint
 from fuseconv.capture.errors import explain_call
+from fuseconv.capture.results import export_registering
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UsageError
 from fuseconv.fusing.module import Fused
 from fuseconv.fusing.trial import check_against, check_sizes
 from fuseconv.graph.op_aliases import name_ops_once
+from fuseconv.graph.recurrent import any_number_of_steps
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
 from fuseconv.program.captured import Program
@@ -96,8 +100,9 @@ def _call(example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> tuple[t
 def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
     """Captures a model in its current mode, with gradients, under the current autocast setting."""
     try:
-        with torch.enable_grad(), quiet_torch(), keeping_buffers(model):
-            exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        with torch.enable_grad(), quiet_torch(), keeping_buffers(model), without_causal_hint(), any_number_of_steps():
+            exported = export_registering(export, model, args, kwargs)
     except Exception as error:
         raise explain_call(error, model, args, kwargs) from error
     drop_stray_writes(exported)

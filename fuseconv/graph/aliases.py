@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fuseconv.graph.all_sizes import run_for_all_sizes
 from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes_in, written
+from fuseconv.graph.recurrent import any_number_of_steps
 
 
 class Aliases:
@@ -195,7 +196,8 @@ def _returned(node: Node) -> Iterator[Node]:
         return frozenset(operand for operand in operands if values[operand].untyped_storage()._cdata in storages)
 
     try:
-        yield from run_for_all_sizes(mode, owners)
+        with any_number_of_steps():
+            yield from run_for_all_sizes(mode, owners)
     except RuntimeError:  # some composite ops do not accept symbolic sizes
         yield from operands
 

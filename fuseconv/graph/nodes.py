@@ -101,11 +101,12 @@ def facts_of(node: Node) -> Facts:
 
 
 def draws(node: Node) -> bool:
-    """Returns whether a node generates random numbers. A dropout with probability 0 or in eval mode does not."""
+    """Returns whether a node generates random numbers. A dropout with probability 0 or an op in eval mode does not."""
     if not is_call(node) or not facts_of(node).draws:
         return False
     given = arguments(node)
-    return given.get("train") is not False and not any(given.get(name) == 0 for name in ("p", "dropout_p"))
+    trains = all(given.get(name) is not False for name in ("train", "training"))
+    return trains and not any(given.get(name) == 0 for name in ("p", "dropout_p"))
 
 
 def written(node: Node) -> Iterator[Node]:

@@ -15,11 +15,11 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.utils._sympy.functions import Max, Min, Mod, PythonMod
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
+from fuseconv.sizes.guards import always
 
 ENUMERATED = 1 << 14
 """The maximum number of sizes of a dim that are checked one by one if its guards cannot be decided symbolically."""
@@ -30,8 +30,6 @@ TRIED = (
 )
 """The steps that `accepted` tries, in this order. They are typical of downsampling, patches, audio frames, and windows
 of seven."""
-
-_TRUE = ValueRanges(sympy.true, sympy.true)
 
 
 class NarrowedError(Exception):
@@ -125,30 +123,6 @@ def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, An
         for dim, size in zip(spec.shape, placeholders[spec.name].meta["val"].shape, strict=True)
         if isinstance(dim, Dim) and isinstance(size, torch.SymInt)
     }
-
-
-def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
-    """Returns whether a guard provably holds for all values of its symbols in their ranges.
-
-    Before the bounds of the guard are computed, it is simplified: `x mod m` becomes x if 0 <= x < m always holds, and a
-    minimum or maximum becomes the operand that always decides it.
-    """
-
-    def reduced(remainder: Any) -> Any:
-        number, modulus = (bound_sympy(part, ranges) for part in remainder.args)
-        return remainder.args[0] if number.lower >= 0 and number.upper < modulus.lower else remainder
-
-    def chosen(extreme: Any) -> Any:
-        bounds = {part: bound_sympy(part, ranges) for part in extreme.args}
-        for part, own in bounds.items():
-            others = [bound for other, bound in bounds.items() if other != part]
-            if all(own.upper <= one.lower if isinstance(extreme, Min) else own.lower >= one.upper for one in others):
-                return part
-        return extreme
-
-    settled = guard.replace(lambda part: isinstance(part, (Mod, PythonMod)), reduced)
-    settled = settled.replace(lambda part: isinstance(part, (Min, Max)), chosen)
-    return bool(settled == sympy.true or bound_sympy(settled, ranges) == _TRUE)
 
 
 def _check(dim: Dim, sizes: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
-from fuseconv.sizes.multiples import always, sizes_of_dims
+from fuseconv.sizes.guards import always
+from fuseconv.sizes.multiples import sizes_of_dims
 
 POINTS = 128
 """The number of random combinations of sizes that are checked, and the maximum number of combinations of range ends."""

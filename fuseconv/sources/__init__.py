@@ -20,6 +20,7 @@ from fuseconv.sources import archive, generating, huggingface, pickled, state_di
 from fuseconv.sources.methods import method_of
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Subject, prepare
+from fuseconv.sources.wrappers import unwrapped
 from fuseconv.untrusted import hub
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
@@ -77,6 +78,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
             fix="remove --model",
         )
     loaded = FORMS[form](place, options)
+    loaded = replace(loaded, module=unwrapped(loaded.module))
     if options.method is not None and generating.is_known(loaded.module, options.method):
         loaded = generating.load(loaded.module, loaded.inputs, options)
     elif options.method is not None:

@@ -75,7 +75,7 @@ def flatten(
         raise UnsupportedError(
             f"the input {bad[0]} is not a tensor", where=bad[0], fix="make the input a constant of the model"
         )
-    order = _order(exported, users, call) if call else [spec.arg.name for spec in tensors]
+    order = input_order(exported, call)
     for spec in users:
         if isinstance(spec.arg, ConstantArgument):
             graph.erase_node(placeholders[spec.arg.name])
@@ -137,8 +137,16 @@ def is_plain(exported: ExportedProgram) -> bool:
     return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
 
 
-def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:
-    """Returns the names of the input placeholders in the order of `call`, which `flatten` describes."""
+def input_order(exported: ExportedProgram, call: Sequence[str]) -> list[str]:
+    """Returns the names of the placeholders of a program's tensor inputs in the order of `call`.
+
+    Args:
+        exported: a program, before `flatten`.
+        call: as for `flatten`. If it is empty, the order is the program's.
+    """
+    users = [spec for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    if not call:
+        return [spec.arg.name for spec in users if not isinstance(spec.arg, ConstantArgument)]
     args, kwargs = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
     left = iter(pytree.tree_leaves(args))
     return [str(kwargs[name] if name else next(left)) for name in call]

@@ -5,12 +5,14 @@ Reading a pickle may run arbitrary code, so the user must trust the file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fuseconv.contract.options import Options
-from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import key_of_checkpoint, pickle_names
 from fuseconv.sources.state_dict import fill
@@ -19,10 +21,11 @@ from fuseconv.untrusted.files import open_plain
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads a pickled module, or a training checkpoint that contains a state dict among other objects.
+    """Reads a pickled module, or a training checkpoint that contains a module or a state dict among other objects.
 
     Raises:
-        RefusedError: pickles are not trusted. The error lists the unsafe globals.
+        RefusedError: pickles are not trusted. The error lists the unsafe globals. Or the file contains no model, or
+            several.
         UnsupportedError: a class that the pickle references cannot be imported.
         UpstreamError: the pickle cannot be read.
     """
@@ -53,4 +56,23 @@ def load(path: Path, options: Options) -> Loaded:
             where=str(path),
             fix="save the module again, or save its state dict and give --model",
         ) from error
-    return Loaded(value) if isinstance(value, torch.nn.Module) else fill(value, path, options)
+    return Loaded(value) if isinstance(value, torch.nn.Module) else _contained(value, path, options)
+
+
+def _contained(value: Any, path: Path, options: Options) -> Loaded:
+    """Returns the only module in a training checkpoint, or loads the checkpoint's state dict into `Options.model`.
+
+    Raises:
+        RefusedError: the checkpoint contains several modules, or neither a module nor a state dict.
+    """
+    parts = value.items() if isinstance(value, Mapping) and options.model is None else ()
+    modules = {str(key): part for key, part in parts if isinstance(part, torch.nn.Module)}
+    if len(modules) > 1:
+        raise RefusedError(
+            f"the file contains the modules {', '.join(modules)}, but must contain only one",
+            where=str(path),
+            fix=f"save only one: torch.save(torch.load({path.name!r}, weights_only=False)[{next(iter(modules))!r}], "
+            "'model.pt')",
+        )
+    module = next(iter(modules.values()), None)
+    return fill(value, path, options) if module is None else Loaded(module)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fuseconv.bundle.files import MANIFEST
 from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.sources import foreign
 from fuseconv.sources.pickles import checkpoint_key, unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.untrusted.containers import HEAD, Container, container_of
 from fuseconv.untrusted.files import is_plain, open_plain
+from fuseconv.weights.table import TABLE
 
 _LEGACY_MAGIC_SIZE = 15
 _ACCEPTED = (
@@ -35,6 +37,13 @@ def sniff(path: Path) -> str:
     kind, size = container(path)
     match kind:
         case "zip":
+            if is_plain(path.with_name(TABLE)) and is_plain(path.absolute().parents[1] / MANIFEST):
+                raise UsageError(
+                    "this is an artifact of a bundle, which is already converted and does not contain its weights",
+                    where=str(path),
+                    fix="use `fuseconv verify` or `fuseconv run` with the bundle; `fuseconv materialize` writes the "
+                    "artifact with its weights",
+                )
             return _sniff_zip(path, screen_zip(path))
         case "pickle":
             return "state-dict" if not legacy_globals(path) else "pickle"

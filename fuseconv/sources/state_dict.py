@@ -221,6 +221,9 @@ def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: 
             fix=_renaming(own, tensors)
             or "build the model from which the tensors were saved: names and shapes must match",
         )
+    for tensor in own.values():
+        if 0 in tensor.stride():  # an expanded tensor, whose elements share memory, cannot be filled
+            tensor.data = tensor.detach().clone(memory_format=torch.contiguous_format)
     module.load_state_dict(tensors, strict=False)
 
 

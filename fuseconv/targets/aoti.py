@@ -67,8 +67,10 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns why this machine cannot compile the program, or None if it can."""
-    return missing(program.contract.device)
+    """Returns why the program cannot be compiled, or cannot be on this machine, or None if it can."""
+    from fuseconv.graph.recurrent import why_not_unrolled
+
+    return missing(program.contract.device) or why_not_unrolled(program.exported.graph)
 
 
 def missing(device: str) -> str | None:

@@ -172,6 +172,26 @@ class Number(nn.Module):
         return x, x.shape[0]
 
 
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 1
+
+
+class Hidden(nn.Module):
+    """A wrapper that does not say which inputs it takes."""
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return self.layer(**inputs)
+
+    @staticmethod
+    def layer(value: Tensor) -> Tensor:
+        return value + 1
+
+
 REFUSED = {
     "a dim specialised by an if": (
         Specialised(),
@@ -296,6 +316,14 @@ REFUSED = {
         "another dtype",
     ),
     "a size from values": (Items(), [X], UnsupportedError, "values of a tensor", "x.max().item()", "torch.where"),
+    "a scripted submodule": (
+        Scripted(),
+        [X],
+        UnsupportedError,
+        "cannot be exported",
+        "self.inner(x) + 1",
+        "Python module in place of the scripted inner",
+    ),
     "numpy": (Numpy(), [X], UnsupportedError, "cannot be exported", "x.numpy()", "torch operations"),
     "a model that rejects the sizes": (
         Mismatched(),
@@ -333,6 +361,12 @@ def test_refusals_name_the_line_and_the_remedy(name: str, capsys: pytest.Capture
     assert fix in caught.value.fix
     assert caught.value.exit_status in (2, 4)
     assert capsys.readouterr() == ("", "")  # torch prints the graph so far before it raises
+
+
+def test_a_name_that_a_wrapper_does_not_pass_on() -> None:
+    with pytest.raises(UsageError, match="unexpected keyword argument 'x'") as caught:
+        capture(subject_of(Hidden(), X, call=("x",)))
+    assert "names of forward's parameters" in caught.value.fix
 
 
 class Cached(nn.Module):

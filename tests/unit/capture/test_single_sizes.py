@@ -8,7 +8,7 @@ from support.subjects import subject_of
 from torch import Tensor
 
 from fuseconv.capture.capture import capture
-from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.errors import UsageError
 
 
 class FourRows(torch.nn.Module):
@@ -28,15 +28,6 @@ class Wrong(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.first(x))
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.GRU(4, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0]
 
 
 CASES: dict[str, tuple[torch.nn.Module, list[str], str, str]] = {
@@ -71,10 +62,3 @@ def test_the_fix_names_what_the_model_accepts(name: str) -> None:
         capture(subject_of(module, *texts))
     assert line in caught.value.where
     assert caught.value.fix == fix
-
-
-@pytest.mark.filterwarnings("ignore:The tensor attributes self.layer._flat_weights")  # torch.export, about any GRU
-def test_a_recurrent_layer_needs_a_static_number_of_steps() -> None:
-    with pytest.raises(UnsupportedError, match="the model works only with steps = ") as caught:
-        capture(subject_of(Recurrent(), "x=f32[batch:1..4,steps:1..32,4]"))
-    assert "torch.export unrolls the loop of nn.GRU over the steps" in caught.value.fix

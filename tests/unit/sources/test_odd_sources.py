@@ -13,10 +13,11 @@ import pytest
 import torch
 from support.saved_models import edit_program, edit_zip
 
+import fuseconv
 from fuseconv import sources
 from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import from_file
-from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError
+from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UsageError
 from fuseconv.sources import Options
 from fuseconv.untrusted.plain_tensors import check_plain_tensors, oddity
 
@@ -128,3 +129,14 @@ def test_an_archive_of_another_version(name: str, archive: bytes, tmp_path: Path
     with pytest.raises(error, match="schema") as caught:
         sources.read(path)
     assert caught.value.fix
+
+
+def test_an_artifact_of_a_bundle_has_no_weights(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "layer.pt")
+    inputs = parse_inputs(["x=f32[n:1..4,2]"])
+    fuseconv.convert(
+        tmp_path / "layer.pt", target=["export"], options=Options(inputs=inputs, trust=frozenset({"pickle"}))
+    )
+    with pytest.raises(UsageError, match="an artifact of a bundle") as caught:
+        sources.read(tmp_path / "layer.fuseconv" / "export" / "model.pt2")
+    assert "fuseconv materialize" in caught.value.fix

@@ -130,6 +130,18 @@ def test_a_checkpoint_with_other_objects_is_a_pickle(tmp_path: Path) -> None:
     torch.testing.assert_close(run(subject)[0], made(Perceptron)(*subject.examples))
 
 
+def test_a_checkpoint_that_contains_the_module(tmp_path: Path) -> None:
+    module = made(Perceptron)
+    options = options_for(Perceptron, "pickle")
+    torch.save({"model": module, "epoch": 3}, tmp_path / "model.pt")
+    subject = read(tmp_path / "model.pt", options=options)
+    torch.testing.assert_close(run(subject)[0], module(*subject.examples))
+    torch.save({"model": module, "ema": module}, tmp_path / "model.pt")
+    with pytest.raises(RefusedError, match="the modules model, ema") as caught:
+        read(tmp_path / "model.pt", options=options)
+    assert "['model']" in caught.value.fix
+
+
 def test_an_archive_that_keeps_containers(tmp_path: Path) -> None:
     """Keyword arguments, a tuple, a dict and None in the caller's signature; flat for fuseconv."""
 
@@ -254,6 +266,23 @@ def test_shapes_must_agree(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "model.pt")
     with pytest.raises(RefusedError, match=r"first.weight has the shape \[8, 5\], but the model has \[8, 4\]"):
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
+
+
+def test_parameters_that_share_memory_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(3, 2)\n"
+        "        self.weight = torch.nn.Parameter(torch.ones(2, 1).expand(2, 3))\n"
+    )
+    weights = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}
+    torch.save(weights, tmp_path / "model.pt")
+    options = Options(
+        model=f"{tmp_path}/net.py:Net", inputs=parse_inputs(["x=f32[n:1..4,3]"]), trust=frozenset({"code"})
+    )
+    module = read(tmp_path / "model.pt", options=options).module
+    assert all(torch.equal(module.get_parameter(name), weights[name]) for name in weights)
 
 
 def test_two_state_dicts_are_ambiguous(tmp_path: Path) -> None:

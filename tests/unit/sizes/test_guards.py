@@ -1,0 +1,72 @@
+"""Guards on sizes: those that hold for all sizes are proved, and no others."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import sympy
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from fuseconv.sizes.guards import always
+
+s, t = sympy.symbols("s t", integer=True, positive=True)
+SMALL = {s: ValueRanges(8, 40), t: ValueRanges(2, 12)}
+LARGE = {s: ValueRanges(8, 10**9), t: ValueRanges(2, 10**6)}
+
+PROVED: dict[str, Any] = {
+    "a pooling that rounds up": 2 * FloorDiv(s - 1, 2) < s,
+    "two of them": 2 * FloorDiv(s - 1, 4) < FloorDiv(s - 1, 2) + 1,
+    "a quotient inside a quotient": 3 * FloorDiv(FloorDiv(s - 1, 2) + t + 1, 3) <= FloorDiv(s - 1, 2) + t + 1,
+    "the smaller of two": sympy.Eq(Min(s + 1, 4 * s + 4), s + 1),
+    "the larger of two": sympy.Eq(Max(s * t, s * t + 3), s * t + 3),
+    "the same on both sides": sympy.Ne(s * t + 1, s * t),
+    "a remainder": sympy.Eq(Mod(t, 10**7), t),
+}
+
+PADDED = s + PythonMod(-s, 4)
+AT_EACH_SIZE: dict[str, Any] = {
+    "rows of a padded length": sympy.Eq(Mod(8 * t * PADDED, 32 * t), 0),
+    "a size that divides": sympy.Eq(Mod(PADDED, FloorDiv(PADDED, 4)), 0),
+    "a remainder of more": sympy.Ne(Mod(t, t * (FloorDiv(PADDED, 4) + 1)), 0),
+    "patches": sympy.Ne(FloorDiv(PADDED, 4), 1),
+}
+
+OPEN: dict[str, Any] = {
+    "odd sizes": 2 * FloorDiv(s, 2) < s,
+    "even sizes": sympy.Eq(2 * FloorDiv(s, 2), s),
+    "one more": 4 * FloorDiv(s - 1, 4) < s - 1,
+    "two dims": sympy.Ne(s, t + 6),
+    "the smaller depends": sympy.Eq(Min(s, t), t),
+    "quotients of different numbers": FloorDiv(s, 2) <= FloorDiv(s - 1, 2),
+    "a padded length": sympy.Eq(Mod(PADDED, 8), 0),
+}
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_what_always_holds_is_proved(name: str) -> None:
+    assert always(PROVED[name], SMALL)
+    assert always(PROVED[name], LARGE)
+    assert all(_at(PROVED[name], a, b) for a, b in product(range(8, 41), range(2, 13)))
+
+
+@pytest.mark.parametrize("name", AT_EACH_SIZE)
+def test_what_holds_at_each_size_of_small_ranges_is_proved(name: str) -> None:
+    assert always(AT_EACH_SIZE[name], {**SMALL, s: ValueRanges(9, 40)})
+    assert not always(AT_EACH_SIZE[name], {s: ValueRanges(1, 10**9), t: ValueRanges(2, 10**6)})
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_fails_somewhere_is_not(name: str) -> None:
+    assert not all(_at(OPEN[name], a, b) for a, b in product(range(8, 41), range(2, 13)))
+    assert not always(OPEN[name], SMALL)
+    assert not always(OPEN[name], LARGE)
+
+
+def test_what_divides_by_zero_is_not_proved() -> None:
+    assert not always(sympy.Ne(Mod(s, t - 2), 99), SMALL)
+    assert always(sympy.Ne(Mod(s, t - 2), 99), {**SMALL, t: ValueRanges(3, 12)})
+
+
+def _at(guard: Any, first: int, second: int) -> bool:
+    return bool(guard.xreplace({s: sympy.Integer(first), t: sympy.Integer(second)}))
