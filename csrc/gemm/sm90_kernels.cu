@@ -7,8 +7,8 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
-// f32 has fewer kernels than 16-bit elements: those with the activations that follow convolutions, of the tiles that
-// were fastest there, and none that is gated.
+// f32 has fewer kernels than 16-bit elements, because each takes long to compile: those with the activations that
+// usually follow convolutions, of four tile shapes, and none that is gated.
 constexpr bool kFollowsConvolutions =
     Activation::FUSECONV_ACTIVATION != Activation::gelu_tanh && Activation::FUSECONV_ACTIVATION != Activation::sigmoid;
 
