@@ -114,8 +114,7 @@ std::vector<Configuration> configurations(const Problem& p) {
     }
     // The Tensor Cores take 32 clocks for the step of 1024 elements of y, in 16 bits and in TF32; an SM loads about 64
     // bytes per clock. (Measured on an H200.)
-    const double step =
-        std::max(kernel.rows * kernel.w_rows / 32.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
+    const double step = std::max(kernel.rows * kernel.w_rows / 32.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
     for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
       if (cluster_n > 1 && groups_of(p) > 1) {
@@ -205,11 +204,10 @@ void run(const Problem& p, const Configuration& c) {
   const int positions = p.is_convolution() ? windows.positions() : 1;
   const int depth = depth_of(p);
   const bool to_tf32 = p.element == Element::f32;
-  CUtensorMap x_map =
-      p.is_convolution()
-          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows, x_rows, depth,
-                      to_tf32)
-          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, depth, to_tf32);
+  CUtensorMap x_map = p.is_convolution()
+                          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows,
+                                      x_rows, depth, to_tf32)
+                          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, depth, to_tf32);
   CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * halves, positions, p.k / positions, p.weight_stride,
                                  kernel.w_rows / w_parts, depth, to_tf32);
   const int64_t groups = groups_of(p);

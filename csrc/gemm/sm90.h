@@ -1,5 +1,5 @@
-// Backend `sm90`: one fused kernel for Hopper. It supports f16, bf16, f32 where TF32 is allowed, the activations of sm90_kernel_table.h, bias,
-// residual, and gated layers.
+// Backend `sm90`: one fused kernel for Hopper. It supports f16, bf16, f32 where TF32 is allowed, the activations of
+// sm90_kernel_table.h, bias, residual, and gated layers.
 #pragma once
 
 #include <string>

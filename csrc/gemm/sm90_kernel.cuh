@@ -1,8 +1,8 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
 // gated, with N columns of y and 2N rows of w,
 //   y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
-// in f16, bf16, and f32 whose factors TMA rounds to TF32, for Hopper (sm_90a). x is a matrix, or the implicit matrix of a convolution (problem.h), whose tiles
-// TMA gathers from the images.
+// in f16, bf16, and f32 whose factors TMA rounds to TF32, for Hopper (sm_90a). x is a matrix, or the implicit matrix of
+// a convolution (problem.h), whose tiles TMA gathers from the images.
 //
 // The grid is persistent. In each block, two producer warps copy tiles of x and w with TMA to a ring in shared memory.
 // The consumer warpgroups work in ping-pong: the first takes the block's even tiles, the second the odd tiles, so that

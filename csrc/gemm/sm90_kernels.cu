@@ -30,7 +30,7 @@ Kernel describe() {
 
 template <class T, Activation::Name kActivation, Form kForm>
 Kernel of_shape(int shape) {
-    switch (shape) {
+  switch (shape) {
     case 0:
       return describe<T, kActivation, Turns128x128<T, kForm>>();
     case 4:

@@ -11,9 +11,9 @@ enum class Form { plain, residual, gated };
 
 // A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles
 // (`turns`) or cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns
-// columns; kStages steps of 128 bytes along k are in flight. The columns of a tile are rows of w. In a gated layer, the first
-// half of them belongs to the gate projection and the second half to the up projection, so that one thread holds both
-// factors of its elements of y.
+// columns; kStages steps of 128 bytes along k are in flight. The columns of a tile are rows of w. In a gated layer, the
+// first half of them belongs to the gate projection and the second half to the up projection, so that one thread holds
+// both factors of its elements of y.
 //
 // A warp writes y in chunks of 16 rows of at most 128 bytes, through buffers of its own. If there is a residual, TMA
 // loads the chunk of the residual to the buffer first. The first chunks of a tile are loaded before its product begins,

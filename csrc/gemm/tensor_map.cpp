@@ -62,8 +62,8 @@ CUtensorMap tiled_map(Element element, const void* data, std::span<const cuuint6
   constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
   CUtensorMap map;
   encode([&] {
-    return encoder(&map, type_of(element, to_tf32), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
-                   strides.data(), box.data(), kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return encoder(&map, type_of(element, to_tf32), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data),
+                   sizes.data(), strides.data(), box.data(), kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    swizzle_of(box[0] * size_of(element)), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   });
