@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -21,6 +22,8 @@ FARTHEST = 1 << 31
 """Sizes from here on are not checked one by one."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
+
+_QUOTIENTS = (FloorDiv, Mod, PythonMod)
 
 _HOLDS: Mapping[type[sympy.Basic], Callable[[ValueRanges[Any]], bool]] = {
     sympy.StrictLessThan: lambda difference: difference.upper < 0,
@@ -39,7 +42,18 @@ def always(guard: sympy.Basic, ranges: Ranges) -> bool:
     Before the bounds of the guard are computed, it is simplified: `x mod m` becomes x if 0 <= x < m always holds, and a
     minimum or maximum becomes the operand that always decides it. The sides of a comparison are subtracted, so that
     symbols on both sides cancel. If that proves nothing, and the ranges are small, all sizes are checked.
+
+    A guard that divides by zero at some sizes does not hold there. If a divisor may be zero or negative, a guard is
+    only checked size by size, because torch writes `x // y // z` as `x // (y * z)`, which is wrong for a negative z. A
+    guard with a symbol that has no range or no lower bound, or with a power whose exponent is not a positive number, is
+    not proved.
     """
+    bounded = all(symbol in ranges and ranges[symbol].lower > -int_oo for symbol in guard.free_symbols)
+    if not bounded or not all(power.exp.is_Integer and power.exp > 0 for power in guard.atoms(sympy.Pow)):
+        return False
+    divisors = (quotient.args[1] for quotient in guard.atoms(*_QUOTIENTS))
+    if any(bound_sympy(divisor, dict(ranges)).lower <= 0 for divisor in divisors):
+        return _holds_at_each(guard, ranges)
 
     def reduced(remainder: Any) -> Any:
         number, modulus = (bound_sympy(part, dict(ranges)) for part in remainder.args)
@@ -65,10 +79,14 @@ def always(guard: sympy.Basic, ranges: Ranges) -> bool:
 
 
 def _holds_at_each(guard: sympy.Basic, ranges: Ranges) -> bool:
-    """Returns whether a guard holds at each combination of sizes. False if there are more than `ENUMERATED`."""
+    """Returns whether a guard holds at each combination of sizes. False if there are more than `ENUMERATED`.
+
+    False as well if the guard contains a fraction or an unknown function, which Python does not compute exactly.
+    """
     symbols = sorted(guard.free_symbols, key=str)
-    known = all(isinstance(part, (FloorDiv, Mod, PythonMod)) for part in guard.atoms(sympy.Function))
-    if not known or not symbols or not all(symbol in ranges and ranges[symbol].is_int for symbol in symbols):
+    known = all(isinstance(part, _QUOTIENTS) for part in guard.atoms(sympy.Function))
+    exact = all(number.is_Integer for number in guard.atoms(sympy.Number))
+    if not (known and exact and symbols and all(ranges[symbol].is_int for symbol in symbols)):
         return False
     if not all(ranges[symbol].upper < FARTHEST for symbol in symbols):
         return False

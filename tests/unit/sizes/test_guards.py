@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.sizes.guards import always
+from fuseconv.sizes.guards import ENUMERATED, FARTHEST, always
 
 s, t = sympy.symbols("s t", integer=True, positive=True)
 SMALL = {s: ValueRanges(8, 40), t: ValueRanges(2, 12)}
@@ -63,9 +64,51 @@ def test_what_fails_somewhere_is_not(name: str) -> None:
     assert not always(OPEN[name], LARGE)
 
 
-def test_what_divides_by_zero_is_not_proved() -> None:
-    assert not always(sympy.Ne(Mod(s, t - 2), 99), SMALL)
-    assert always(sympy.Ne(Mod(s, t - 2), 99), {**SMALL, t: ValueRanges(3, 12)})
+DIVIDING: dict[str, Any] = {
+    "a remainder": sympy.Ne(Mod(s, t - 2), 99),
+    "a remainder that is small": PythonMod(s, t - 2) <= 40,
+    "a quotient on both sides": FloorDiv(s, t - 2) - 1 < FloorDiv(s, t - 2) + PythonMod(-s, 4) - Mod(t, 1000) + t,
+    "a quotient of which little depends": Min(FloorDiv(s, t - 2), 3) < 4,
+}
+
+
+@pytest.mark.parametrize("name", DIVIDING)
+def test_what_divides_by_zero_is_not_proved(name: str) -> None:
+    assert not always(DIVIDING[name], SMALL)
+    assert not always(DIVIDING[name], LARGE)
+    assert always(DIVIDING[name], {**SMALL, t: ValueRanges(3, 12)})
+
+
+def test_a_negative_divisor_is_checked_size_by_size() -> None:
+    rounded = FloorDiv(Max(-2, FloorDiv(1, s)), -3)  # -1 for s = 1, else 0
+    assert not always(rounded < 0, {s: ValueRanges(1, 9)})
+    assert always(rounded < 1, {s: ValueRanges(1, 9)})
+    assert not always(rounded < 1, {s: ValueRanges(1, 10**9)})
+
+
+INEXACT: dict[str, Any] = {
+    "a third of a large number": sympy.Eq(s * t * t / 3 + PythonMod(s, 2) / 3, s * t * t / 3),
+    "a reciprocal": 1 / s < PythonMod(s, 4) + 1,
+    "a root": sympy.sqrt(s) <= PythonMod(s, 4) + s,
+}
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_what_python_computes_inexactly_is_not_proved(name: str) -> None:
+    assert not always(INEXACT[name], {s: ValueRanges(2**30, 2**30 + 9), t: ValueRanges(2**30, 2**30 + 9)})
+
+
+def test_a_size_without_bounds_is_not_proved() -> None:
+    u = sympy.Symbol("u", integer=True)
+    assert not always(PythonMod(u, 7) < 7, {})
+    assert not always(PythonMod(u, 7) + u < 20, {u: ValueRanges(-int_oo, 5)})
+
+
+def test_only_so_many_combinations_are_checked() -> None:
+    holds = sympy.Ne(PythonMod(s, 4), PythonMod(s, 2) + 1)
+    assert always(holds, {s: ValueRanges(2, ENUMERATED + 1)})
+    assert not always(holds, {s: ValueRanges(2, ENUMERATED + 2)})
+    assert not always(holds, {s: ValueRanges(FARTHEST - 4, FARTHEST)})
 
 
 def _at(guard: Any, first: int, second: int) -> bool:
