@@ -28,17 +28,16 @@ def check_machine(device: str) -> None:
 def unsupported(program: Program, *, own_kernels: bool = False) -> str | None:
     """Returns why the program cannot be written as ONNX, or None if no reason is known.
 
-    The reasons are a missing ONNX Runtime, a complex input or output, the constant -0.0, a recurrent layer with a
-    dynamic number of steps, and a matrix product for which ONNX Runtime has no kernel.
+    The reasons are a missing ONNX Runtime, a complex input or output, the constant -0.0, a recurrent layer that ONNX or
+    ONNX Runtime lacks, and a matrix product for which ONNX Runtime has no kernel.
 
     Args:
         program: the program to write.
         own_kernels: whether the kernels of fuseconv's library compute fuseconv's ops, as in the target onnx-plugin.
     """
-    from fuseconv.graph.recurrent import why_not_unrolled
     from fuseconv.targets.artifact import negative_zero
-    from fuseconv.targets.onnx_export import RECURRENT
     from fuseconv.targets.onnx_kernels import missing_product
+    from fuseconv.targets.onnx_recurrent import missing_layer
 
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed: install fuseconv[cpu] or fuseconv[gpu]"
@@ -50,8 +49,8 @@ def unsupported(program: Program, *, own_kernels: bool = False) -> str | None:
             return f"ONNX Runtime does not support complex numbers, but output {name} is complex"
     if zero := negative_zero(program):
         return f"the ONNX exporter cannot express {zero}"
-    if unrolled := why_not_unrolled(program.exported.graph, RECURRENT):
-        return unrolled
+    if layer := missing_layer(program):
+        return layer
     return missing_product(program, own_kernels=own_kernels)
 
 

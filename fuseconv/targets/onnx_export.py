@@ -18,6 +18,7 @@ import torch
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.graph.recurrent import any_number_of_steps
 from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.targets.onnx_recurrent import WRITTEN
 from fuseconv.targets.onnx_session import OTHER_DTYPE
 from fuseconv.targets.onnx_weights import refer_to, unfolded
 from fuseconv.targets.own_outputs import own_outputs
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 OPSET = 22
 """The first opset in which every operator accepts bfloat16. Gelu was added in opset 20."""
-
-RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
-"""The recurrent layers that the exporter writes as one operator. It unrolls the loops of the others."""
 
 _FUNCTION_OVERLOADS_IR = 10
 
@@ -139,7 +137,7 @@ def _export(
     from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
 
     try:
-        with _exporting(device), any_number_of_steps(RECURRENT):
+        with _exporting(device), any_number_of_steps(WRITTEN):
             program = torch.onnx.export(
                 prepared(exported),
                 (),

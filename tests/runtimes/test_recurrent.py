@@ -56,3 +56,24 @@ def test_a_compiled_layer_needs_a_static_number() -> None:
     assert "aten.gru.input over the steps is unrolled" in (TARGETS["aoti"].unsupported(program) or "")
     program = small_bundle.program(Layer(LAYERS["gru"]).eval(), ["x=f32[b:1..8,6,4]"])
     assert TARGETS["aoti"].unsupported(program) is None
+
+
+LACKING: dict[str, tuple[nn.RNNBase, str, str]] = {
+    "a projection": (nn.LSTM(4, 6, proj_size=3, bidirectional=True), "x=f32[5,b:1..8,4]", "has one of size 3"),
+    "lstm in f64": (nn.LSTM(4, 6).double(), "x=f64[n:1..9,b:1..8,4]", "no kernel for aten.lstm.input in float64"),
+    "gru in f64": (nn.GRU(4, 6).double(), "x=f64[n:1..9,b:1..8,4]", "no kernel for aten.gru.input in float64"),
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_layers_that_onnx_lacks_are_named(name: str, tmp_path: Path) -> None:
+    layer, text, reason = LACKING[name]
+    module = Layer(layer).eval()
+    program = small_bundle.program(module, [text])
+    assert reason in (TARGETS["onnx"].unsupported(program) or "")
+    run = TARGETS["torchscript"].load(
+        tmp_path / TARGETS["torchscript"].write(program, tmp_path, Context(tmp_path)), "cpu"
+    )
+    (x,) = program.examples
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), list(module(x)), rtol=1e-5, atol=1e-6)
