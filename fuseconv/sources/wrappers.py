@@ -24,7 +24,8 @@ _INSIDE: dict[type[nn.Module], str] = {
 def unwrapped(module: nn.Module) -> nn.Module:
     """Returns a module without wrappers. Wrappers of submodules are replaced in place.
 
-    A wrapper stays if it has hooks, or if its class is a subclass with a `forward` of its own.
+    A wrapper stays if it has hooks, or if its class is a subclass with a `forward` of its own. Where a wrapper of a
+    submodule is removed, its attribute for the module inside leads to the same module, as in `self.net.module.encode`.
     """
     while (name := _attribute(module)) is not None:
         module = getattr(module, name)
@@ -32,8 +33,21 @@ def unwrapped(module: nn.Module) -> nn.Module:
         part._compiled_call_impl = None  # set by Module.compile
         for name, child in part._modules.items():
             if child is not None and not isinstance(part, torch.jit.ScriptModule) and _attribute(child) is not None:
-                part._modules[name] = unwrapped(child)
+                part._modules[name] = _inside(child)
     return module
+
+
+def _inside(wrapper: nn.Module) -> nn.Module:
+    """Returns the module inside the wrapper of a submodule, which has the wrappers' attributes for itself.
+
+    An attribute that the module itself has is kept. The attributes are no submodules, which would have further names.
+    """
+    inside = unwrapped(wrapper)
+    while (name := _attribute(wrapper)) is not None:
+        if not hasattr(inside, name):
+            object.__setattr__(inside, name, inside)
+        wrapper = getattr(wrapper, name)
+    return inside
 
 
 def _attribute(module: nn.Module) -> str | None:

@@ -57,6 +57,36 @@ def test_the_module_inside_is_read(name: str) -> None:
     assert list(outer.state_dict()) == ["0.weight", "0.bias"]
 
 
+class ReadsInside(nn.Module):
+    """Calls a method of the module inside a wrapper, which has no such method."""
+
+    def __init__(self, wrap: Callable[[nn.Module], nn.Module], attribute: str) -> None:
+        super().__init__()
+        self.wrapper, self.attribute = wrap(Scaled()), attribute
+
+    def forward(self, values: Tensor) -> Tensor:
+        return getattr(self.wrapper, self.attribute).layer(values)
+
+
+READ = {"compiled": "_orig_mod", "parallel": "module", "averaged": "module", "a subclass": "module"}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_model_may_read_the_module_inside(name: str) -> None:
+    module, values = ReadsInside(WRAPPERS[name], READ[name]), torch.randn(3, 4)
+    expected = module(values)
+    assert torch.equal(unwrapped(module)(values), expected)
+    assert list(module.state_dict()) == ["wrapper.layer.weight", "wrapper.layer.bias"]
+
+
+def test_an_attribute_of_the_same_name_is_kept() -> None:
+    inside = nn.DataParallel(nn.Linear(4, 4))
+    inside.register_forward_hook(lambda module, inputs, output: output * 3)
+    outer = unwrapped(nn.Sequential(AveragedModel(inside)))
+    assert outer[0].module is not outer[0]
+    assert list(outer.state_dict()) == ["0.module.weight", "0.module.bias"]
+
+
 def test_a_module_that_was_compiled_in_place_is_not() -> None:
     module = Scaled()
     module.compile()
