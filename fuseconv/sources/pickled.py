@@ -17,6 +17,7 @@ from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import key_of_checkpoint, pickle_names
 from fuseconv.sources.state_dict import fill
 from fuseconv.sources.subject import Loaded
+from fuseconv.sources.wrappers import unwrapped
 from fuseconv.untrusted.files import open_plain
 
 
@@ -63,13 +64,13 @@ def _contained(value: Any, path: Path, options: Options) -> Loaded:
     """Returns the only module in a training checkpoint, or loads the checkpoint's state dict into `Options.model`.
 
     Raises:
-        RefusedError: the checkpoint contains several modules, or neither a module nor a state dict.
+        RefusedError: the checkpoint contains several different modules, or neither a module nor a state dict.
     """
     parts = value.items() if isinstance(value, Mapping) and options.model is None else ()
-    modules = {str(key): part for key, part in parts if isinstance(part, torch.nn.Module)}
-    if len(modules) > 1:
+    modules = {key: unwrapped(part) for key, part in parts if isinstance(part, torch.nn.Module)}
+    if len({id(module) for module in modules.values()}) > 1:
         raise RefusedError(
-            f"the file contains the modules {', '.join(modules)}, but must contain only one",
+            f"the file contains the modules {', '.join(map(str, modules))}, but must contain only one",
             where=str(path),
             fix=f"save only one: torch.save(torch.load({path.name!r}, weights_only=False)[{next(iter(modules))!r}], "
             "'model.pt')",

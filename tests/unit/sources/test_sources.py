@@ -136,10 +136,12 @@ def test_a_checkpoint_that_contains_the_module(tmp_path: Path) -> None:
     torch.save({"model": module, "epoch": 3}, tmp_path / "model.pt")
     subject = read(tmp_path / "model.pt", options=options)
     torch.testing.assert_close(run(subject)[0], module(*subject.examples))
-    torch.save({"model": module, "ema": module}, tmp_path / "model.pt")
-    with pytest.raises(RefusedError, match="the modules model, ema") as caught:
+    torch.save({"model": torch.nn.DataParallel(module), "raw": module}, tmp_path / "model.pt")
+    assert type(read(tmp_path / "model.pt", options=options).module) is Perceptron
+    torch.save({0: module, "ema": made(Perceptron)}, tmp_path / "model.pt")
+    with pytest.raises(RefusedError, match="the modules 0, ema") as caught:
         read(tmp_path / "model.pt", options=options)
-    assert "['model']" in caught.value.fix
+    assert "[0]" in caught.value.fix
 
 
 def test_an_archive_that_keeps_containers(tmp_path: Path) -> None:
