@@ -83,7 +83,8 @@ def test_an_attribute_of_the_same_name_is_kept() -> None:
     inside = nn.DataParallel(nn.Linear(4, 4))
     inside.register_forward_hook(lambda module, inputs, output: output * 3)
     outer = unwrapped(nn.Sequential(AveragedModel(inside)))
-    assert outer[0].module is not outer[0]
+    wrapper = outer.get_submodule("0")
+    assert wrapper.module is not wrapper
     assert list(outer.state_dict()) == ["0.module.weight", "0.module.bias"]
 
 
