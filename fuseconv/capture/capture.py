@@ -6,7 +6,7 @@ rules match. In-place ops on temporaries are kept; see `purity` for in-place ops
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -149,15 +149,15 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
     return program
 
 
-def _equal_sizes(subject: Subject, program: ExportedProgram) -> Collection[list[SymNode]]:
-    """Returns the sizes of each dynamic dim of the contract, one for each axis of an input of the program."""
+def _equal_sizes(subject: Subject, program: ExportedProgram) -> Mapping[str, Sequence[SymNode]]:
+    """Returns the sizes of each dynamic dim by its name, one for each axis of an input of the program."""
     placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     sizes: dict[str, list[SymNode]] = {}
     for name, spec in zip(input_order(program, subject.call), subject.contract.inputs, strict=True):
         for dim, size in zip(spec.shape, placeholders[name].meta["val"].shape, strict=True):
             if isinstance(dim, Dim) and isinstance(size, torch.SymInt):
                 sizes.setdefault(dim.name, []).append(size.node)
-    return sizes.values()
+    return sizes
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:

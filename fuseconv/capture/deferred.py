@@ -9,9 +9,10 @@ of one dim in several inputs are different symbols, which are made equal first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -20,8 +21,14 @@ from torch.fx.experimental.symbolic_shapes import DimConstraints
 
 from fuseconv.sizes.guards import always
 
-_UNTOLD = ("satisfy the generated guard", "Cannot create Dim with inconsistent")
+_NO_RANGE = "Cannot create Dim with inconsistent"
+"""Part of the error message of torch.export if it fails while it writes the ranges that it suggests."""
+
+_UNTOLD = ("satisfy the generated guard", _NO_RANGE)
 """Parts of torch.export's error messages for a constraint that it cannot simplify, or cannot suggest a range for."""
+
+Sizes = Mapping[str, Sequence[SymNode]]
+"""Maps the name of each dynamic dim to its sizes in a program, which are equal by the contract."""
 
 _SUGGEST = "prettify_results"
 """The method of torch.export that writes the suggested ranges of dims into its error message."""
@@ -30,8 +37,24 @@ _DEFERRED = "Runtime assertion failed for expression"
 """The prefix of the message of an assertion that torch.export generates for a guard."""
 
 
+class UnprovedError(Exception):
+    """A program has a guard that is not known to hold for all sizes.
+
+    Attributes:
+        guard: the guard as text, with the names of the dims.
+        dims: the names of the dims that occur in the guard.
+        expression: the guard as text, with the symbols of torch.
+    """
+
+    def __init__(self, guard: str, dims: tuple[str, ...], expression: str) -> None:
+        super().__init__(guard)
+        self.guard = guard
+        self.dims = dims
+        self.expression = expression
+
+
 def export_proving(
-    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Iterable[Sequence[SymNode]]]
+    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
 ) -> ExportedProgram:
     """Exports a model, and proves the guards that torch.export cannot simplify.
 
@@ -39,11 +62,12 @@ def export_proving(
 
     Args:
         export: a function that calls torch.export. Its argument specifies whether guards become assertions.
-        equal: a function that returns the groups of sizes in a program that are equal by the contract.
+        equal: a function that returns the sizes of each dim in a program.
 
     Raises:
-        Exception: the export fails, or an assertion cannot be proved. In both cases, this is the error of the export
-            without assertions.
+        UnprovedError: an assertion cannot be proved, and the error of the export without assertions names no guard.
+        Exception: the export fails, or an assertion cannot be proved. This is the error of the export without
+            assertions, or of the one with assertions if the former names no guard.
     """
     try:
         return export(False)
@@ -51,28 +75,47 @@ def export_proving(
         if not any(part in str(error) for part in _UNTOLD):
             raise
         proved = _proved(export, equal)
-        if proved is None:
-            raise
-        return proved
+        if isinstance(proved, ExportedProgram):
+            return proved
+        if _NO_RANGE in str(error):
+            raise proved from error
+        raise
 
 
 def _proved(
-    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Iterable[Sequence[SymNode]]]
-) -> ExportedProgram | None:
-    """Exports with guards as assertions, and returns the program if all of these are proved and removed, else None."""
+    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
+) -> ExportedProgram | Exception:
+    """Exports with guards as assertions, and returns the program if all of these are proved and removed.
+
+    Otherwise returns the error of the export, or the error for the first assertion that is not proved.
+    """
     try:
         with _without_suggestions():
             exported = export(True)
-    except Exception as error:  # noqa: BLE001 - the error without assertions is more helpful
+    except Exception as error:  # noqa: BLE001 - the caller raises one of two errors
         logging.getLogger("fuseconv").debug("the export with assertions failed: %s", error)
-        return None
-    for first, *others in equal(exported):
+        return error
+    sizes = equal(exported)
+    for first, *others in sizes.values():
         for other in others:
             _unify(first, other)
-    if not all(_drop(exported, node) for node in _assertions(exported)):
-        return None
+    for node in _assertions(exported):
+        if not _drop(exported, node):
+            return _unproved(node, sizes)
     exported.graph_module.recompile()
     return exported
+
+
+def _unproved(assertion: Node, sizes: Sizes) -> UnprovedError:
+    """Returns the error for an assertion that is not proved."""
+    asserted = assertion.args[0]
+    guard = asserted.meta["val"].node.expr if isinstance(asserted, Node) else sympy.sympify(asserted)
+    names = {}
+    for name, (first, *_) in sizes.items():
+        step, symbol = first.expr.as_coeff_Mul()
+        names[symbol] = sympy.Symbol(name, integer=True, positive=True) / step
+    about = tuple(str(named.as_coeff_Mul()[1]) for symbol, named in names.items() if symbol in guard.free_symbols)
+    return UnprovedError(str(guard.xreplace(names)), about, str(guard))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fuseconv.capture.deferred import UnprovedError
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.dtypes import short_dtype
 from fuseconv.contract.inputs import draw, example_sizes
@@ -48,6 +49,13 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     """
     if isinstance(error, FuseconvError):
         return error
+    if isinstance(error, UnprovedError):
+        return UnsupportedError(
+            f"the model branches on its sizes: the exported program assumes {error.guard}, which is not proved for all "
+            "sizes",
+            where=_guard_line(error.dims, subject, tensors, export, error.expression) or type(subject.module).__name__,
+            fix=f"narrow the ranges of {' and '.join(error.dims)} in --input, or give static sizes",
+        )
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _constraint(text, subject, tensors, export)
@@ -297,8 +305,13 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     )
 
 
-def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
-    """Exports again, and returns the source line of the first guard that involves all given dims, or None."""
+def _guard_line(
+    names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export, guard: str = ""
+) -> str | None:
+    """Exports again, and returns the source line of a guard in torch's symbols, or of the first that involves all dims.
+
+    None if there is no such line.
+    """
     trail = _Trail()
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
@@ -312,12 +325,12 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
         logger.removeHandler(trail)
         logger.setLevel(level)
     about = {symbol: _dim_at(place, subject) for symbol, place in trail.symbols.items()}
-    lines = [
-        line
-        for guard, line in trail.guards
-        if line and {about.get(symbol) for symbol in re.findall(r"s\d+", guard)} >= set(names)
-    ]
-    return lines[0] if lines else None
+    lines = {
+        one: line
+        for one, line in reversed(trail.guards)
+        if line and {about.get(symbol) for symbol in re.findall(r"s\d+", one)} >= set(names)
+    }
+    return lines.get(guard) or next(reversed(lines.values()), None)
 
 
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:

@@ -198,3 +198,31 @@ def test_another_class_is_an_error_that_says_what_to_return() -> None:
     with pytest.raises(UnsupportedError, match="not a known type") as caught:
         capture(subject_of(Opaque(), X))
     assert "dataclasses of tensors" in caught.value.fix
+
+
+class PaddedAndBranches(Padded):
+    def __init__(self, branch: str) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if self.branch == "product":
+            return y + 1 if x.shape[0] * x.shape[1] < 100 else y
+        return y + 1 if x.shape[1] < 20 else y
+
+
+BRANCHES = {
+    "product": ("assumes batch*n < 100, which is not proved", "shape[0] * x.shape[1] < 100", "ranges of batch and n"),
+    "length": ("Not all values of n", "shape[1]", "static size"),
+}
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_a_guard_that_is_not_proved_is_named(branch: str) -> None:
+    what, where, fix = BRANCHES[branch]
+    with pytest.raises(UnsupportedError) as caught:
+        capture(subject_of(PaddedAndBranches(branch).eval(), "x=f32[batch:1..40,n:5..32,2]"))
+    assert what in caught.value.what
+    assert where in caught.value.where
+    assert fix in caught.value.fix
