@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -39,6 +40,9 @@ class GuardError(RuntimeError):
         self.condition = condition
 
 
+MOST_CONDITIONS = 3
+"""The number of conditions, one below the other, that are assumed to be true and to be false."""
+
 _FIRST: ContextVar[bool] = ContextVar("first", default=False)
 """Whether ops that fail are called again in another way."""
 
@@ -56,14 +60,15 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
 
     A condition may hold for some sizes only, for example if a convolution uses a different kernel from some batch size
     on. In this case, `run` is called twice: once as if the condition were true, and once as if it were false. If both
-    results have the same dtypes, shapes and strides, the condition is irrelevant.
+    results have the same dtypes, shapes and strides, the condition is irrelevant. Either call may depend on further
+    such conditions, up to `MOST_CONDITIONS` in total.
 
     Args:
         mode: the fake mode of the tensors. If None, `run` is called once without any checks.
         run: a function without arguments that calls the ops.
 
     Raises:
-        GuardError: the two results differ, or the ops branch on a second such condition.
+        GuardError: the results differ, or the ops branch on more such conditions.
     """
     if mode is None:
         return run()
@@ -79,18 +84,17 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
         return _run_both_ways(mode, run)
 
 
-def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
+def _run_both_ways(
+    mode: FakeTensorMode, run: Callable[[], Any], given: Mapping[Any, bool] = MappingProxyType({})
+) -> Any:
     try:
-        with all_sizes(mode):
+        with all_sizes(mode, given):
             return run()
     except GuardError as problem:
-        if not (problem.condition.is_Relational or problem.condition.is_Boolean):
-            raise  # a size is used as an int, which has more than two possible values
+        if not (problem.condition.is_Relational or problem.condition.is_Boolean) or len(given) == MOST_CONDITIONS:
+            raise  # a size that is used as an int has more than two possible values
         undecided = problem
-    results = []
-    for answer in (True, False):
-        with all_sizes(mode, {undecided.condition: answer}):
-            results.append(run())
+    results = [_run_both_ways(mode, run, {**given, undecided.condition: answer}) for answer in (True, False)]
     if key_of(results[0]) != key_of(results[1]):
         raise undecided
     return results[0]
@@ -128,12 +132,12 @@ def key_of(value: Any) -> Any:
 
 
 @contextmanager
-def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> Iterator[None]:
+def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] = MappingProxyType({})) -> Iterator[None]:
     """Runs the block in a fake mode, without gradients, and raises an error where an op would need a guard.
 
     Args:
         mode: the fake mode, whose ShapeEnv contains the declared ranges of the sizes.
-        given: maps conditions on sizes to their assumed values. None assumes nothing.
+        given: maps conditions on sizes to their assumed values.
 
     Raises:
         GuardError: an op in the block branches on a condition that is neither in `given` nor the same for all sizes.
@@ -145,7 +149,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
         return
 
     def evaluate(expression: Any, *_: Any, fallback_value: bool | None = None, **__: Any) -> Any:
-        if given is not None and expression in given:
+        if expression in given:
             return sympy.true if given[expression] else sympy.false
         decided = _decided(environment, expression)
         if decided is None and fallback_value is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
+from fuseconv.graph.all_sizes import MOST_CONDITIONS, GuardError, run_for_all_sizes
 
 
 def fake_of_any_batch() -> tuple[FakeTensorMode, Tensor]:
@@ -41,6 +41,24 @@ def test_a_condition_on_sizes_is_tried_both_ways() -> None:
     assert run_for_all_sizes(mode, lambda: abs(1 if value.shape[0] > 8 else -1)) == 1
     with pytest.raises(GuardError, match="a condition on sizes"):
         run_for_all_sizes(mode, lambda: 1 if value.shape[0] > 8 else 2)
+
+
+@pytest.mark.parametrize(("conditions", "decided"), [(MOST_CONDITIONS, True), (MOST_CONDITIONS + 1, False)])
+def test_some_conditions_are_tried_one_below_the_other(conditions: int, decided: bool) -> None:
+    mode, value = fake_of_any_batch()
+    batch = value.shape[0]
+    asked = []
+
+    def run(last: int) -> int:
+        answers = [bool(batch > 8 * (i + 1)) for i in range(conditions)]
+        asked.append(answers)
+        return last if all(answers) else 1
+
+    if decided:
+        assert run_for_all_sizes(mode, lambda: run(1)) == 1
+        assert len(asked) == 2**conditions
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, lambda: run(2 if decided else 1))
 
 
 @pytest.fixture
