@@ -23,11 +23,12 @@ def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
 
 @rule_function()
 def may_use_tf32(_: Constants, x: Any) -> None:
-    """PyTorch computes f32 convolutions in TF32, as it does by default, or the tensor is not f32."""
+    """PyTorch computes convolutions of the tensor in TF32, as it does by default, or it is not f32 on CUDA."""
     import torch
 
     precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]  # torch adds it at run time
-    if fake_of(x).dtype == torch.float32 and precision != "tf32":
+    fake = fake_of(x)
+    if fake.is_cuda and fake.dtype == torch.float32 and precision != "tf32":
         raise Refused("torch.backends.cudnn.conv.fp32_precision to be 'tf32'", repr(precision))
 
 
