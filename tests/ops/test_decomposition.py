@@ -16,8 +16,9 @@ HALF, SINGLE = torch.float16, torch.float32
 
 
 @pytest.fixture(autouse=True)
-def fake() -> Iterator[None]:
-    """The choice depends on the device, and is the same without one."""
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The choice depends on the device of the tensors, and for f32 also on the GPU, Hopper if there is none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with FakeTensorMode():
         yield
 
@@ -61,6 +62,18 @@ def test_convolutions(name: str) -> None:
     assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
     if not decomposes:
         assert ops.conv_act.decomposition(x, weight, *rest) is NotImplemented
+
+
+@pytest.mark.parametrize(("dtype", "decomposes"), [(SINGLE, True), (HALF, False)])
+def test_a_gpu_before_hopper_has_no_kernel_for_f32(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, decomposes: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    x, weight = image(2, 16, 8, 8, dtype=dtype), image(24, 16, 3, 3, dtype=dtype)
+    rest = (None, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert callable(ops.conv_act.decomposes)
+    assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
 
 
 @pytest.mark.parametrize(
