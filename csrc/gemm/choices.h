@@ -35,9 +35,10 @@ class Choices {
   // - the fastest choice of a new timing, if `may_time` and the stream is not being captured
   // - the choice that is expected to be fastest, from the nearest measured numbers of rows of y on both sides
   // - the first candidate
-  // If a convolution needs no engine of cuDNN, only the first two can be one. A choice that was not measured is made
-  // again when tactics are added, or when a call may time the candidates. `only` restricts the choice to one backend.
-  // Throws std::runtime_error with the reasons if no backend supports the problem.
+  // If `needs_no_engine` returns true for the problem, the last two are cuDNN only if `only` is. They were not measured
+  // at the size of the problem, so the choice is made again when tactics are added, or when a call may time the
+  // candidates. `only` restricts the choice to one backend. Throws std::runtime_error with the reasons if no backend
+  // supports the problem.
   Choice choose(const Problem& problem, bool may_time, std::optional<Backend> only = std::nullopt);
 
  private:

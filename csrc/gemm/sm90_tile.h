@@ -20,13 +20,13 @@ enum class Form { plain, residual, gated };
 // so a tile with a residual has more buffers, and where they need the space, one step fewer in flight.
 template <class Element, bool turns, int groups, int bands, int columns, int steps, Form form>
 struct Tile {
-  static constexpr int kElementBytes = sizeof(Element), kRowElements = 128 / kElementBytes;
+  static constexpr int kElementBytes = sizeof(Element), kDepth = 128 / kElementBytes;
   static constexpr bool kTurns = turns, kGated = form == Form::gated, kResidual = form == Form::residual;
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns;
-  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = kRowElements;
+  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups);
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kYColumns = kColumns / (kGated ? 2 : 1);
-  static constexpr int kChunk = kYColumns < kRowElements ? kYColumns : kRowElements;
+  static constexpr int kChunk = kYColumns < kDepth ? kYColumns : kDepth;
   static constexpr int kChunks = (kYColumns + kChunk - 1) / kChunk, kWarpChunks = kBands * kChunks;
   static constexpr int kBuffers = !kResidual || kWarpChunks < 2 ? 2 : kWarpChunks < 4 ? kWarpChunks : 4;
   static constexpr int kStages = kBuffers == 4 ? steps - 1 : steps;
