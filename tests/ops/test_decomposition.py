@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
+from support import ROOT
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fuseconv import ops
+from fuseconv.ops.activation import ACTIVATIONS
 from fuseconv.ops.layout import is_channels_last
 
 HALF, SINGLE = torch.float16, torch.float32
@@ -74,6 +77,20 @@ def test_a_gpu_before_hopper_has_no_kernel_for_f32(
     rest = (None, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     assert callable(ops.conv_act.decomposes)
     assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
+
+
+def test_f32_has_the_activations_for_which_the_kernel_is_compiled() -> None:
+    table, kernels, host = (
+        (ROOT / "csrc" / "gemm" / name).read_text() for name in ("sm90_kernel_table.h", "sm90_kernels.cu", "sm90.cpp")
+    )
+    compiled = set(re.findall(r"DO\((\w+)\)", table)) - set(re.findall(r"ACTIVATION != Activation::(\w+)", kernels))
+    compiled |= set(re.findall(r"a == Activation::(\w+)", host))  # pieces of hard_swish
+    assert {"none", "relu", "hard_swish", "leaky_relu"} <= compiled
+    x, weight = image(2, 16, 8, 8, dtype=SINGLE), image(24, 16, 3, 3, dtype=SINGLE)
+    rest = (None, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert callable(ops.conv_act.decomposes)
+    acts = {act.partition("(")[0]: act for act in ACTIVATIONS}
+    assert {name for name, act in acts.items() if not ops.conv_act.decomposes(x, weight, *rest, act)} == compiled
 
 
 @pytest.mark.parametrize(
