@@ -125,7 +125,9 @@ def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
-    """Yields a line a model, by name: our time, and each peer's ratio to it, of the faster of the two: graph or not.
+    """Yields a line for each model, sorted by name: our time, and how many times as long each peer takes.
+
+    The time of a peer is that of its fastest way, such as with a CUDA graph.
 
     A row of changing sizes also has our time at a size that is called for the first time.
     """
