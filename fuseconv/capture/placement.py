@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.fx import GraphModule
 
+from fuseconv.graph.attention_views import reshape_attention
 from fuseconv.program.captured import Program
 
 
@@ -33,6 +34,7 @@ def place(program: Program, device: str) -> Program:
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in program.exported.state_dict.items()}
     exported = move_to_device_pass(program.exported, device)
     _drop_device_checks(exported)
+    reshape_attention(exported.graph)
     for name, other in tied.items():
         exported.state_dict[name] = exported.state_dict[other]  # the pass copies a tensor once per name
     contract = replace(program.contract, device=torch.device(device).type)

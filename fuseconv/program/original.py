@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.attention_views import reshape_attention
 from fuseconv.program.calling import arguments
 from fuseconv.program.quiet import quiet_torch
 
@@ -96,7 +97,8 @@ class Original:
 def _move_constants(module: torch.nn.Module, device: str) -> None:
     """Moves what `Module.to` leaves: constants that are no buffers, and tensors that the graphs of an archive create.
 
-    Such tensors are for example the numbers and the positions of a mask. Changes the module and the graphs in place.
+    Such tensors are for example the numbers and the positions of a mask. Views of attention's result become reshapes,
+    because its strides depend on the device. Changes the module and the graphs in place.
     """
     for part in module.modules():
         for name, value in vars(part).items():
@@ -109,6 +111,7 @@ def _move_constants(module: torch.nn.Module, device: str) -> None:
                 node.update_kwarg("device", torch.device(device))
             elif node.target is torch.ops.aten.to.device:
                 node.update_arg(1, torch.device(device))
+        reshape_attention(part.graph)
         part.recompile()
 
 
