@@ -27,7 +27,7 @@ from fuseconv.matching.search import Index, Search, State, result_of
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
-from fuseconv.rulebook.rule_text import Apply, Line, Name, written
+from fuseconv.rulebook.rule_text import MAX_LENGTH, Apply, Line, Name, written
 
 
 @dataclass(frozen=True)
@@ -229,14 +229,14 @@ def _is_free(one: Instruction) -> bool:
 def merged(index: Index, candidates: Sequence[Candidate]) -> Iterator[Match | NearMiss]:
     """Yields, for each group of candidates that agree on the merge variables, one match or the near miss.
 
-    A candidate that agrees with no other candidate is ignored.
+    A candidate that agrees with no other candidate is ignored. A group is halved until no line of its replacement is
+    too long for a rule.
     """
     groups: dict[Any, list[Candidate]] = {}
     for found in candidates:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
-    for members in groups.values():
-        if len(members) > 1:
-            lines = spread(members[0].rule.replacement, members[0].rule.merge, len(members))
+    for group in groups.values():
+        for members, lines in _parts(group):
             together = Candidate(
                 members[0].rule,
                 frozenset(node for member in members for node in member.nodes),
@@ -249,6 +249,18 @@ def merged(index: Index, candidates: Sequence[Candidate]) -> Iterator[Match | Ne
                 yield settle(index, together, lines)
             except Refused as problem:
                 yield _refusal(together, problem)
+
+
+def _parts(group: Sequence[Candidate]) -> Iterator[tuple[Sequence[Candidate], tuple[Line, ...]]]:
+    """Yields the parts of a group that can be merged, with the lines that replace them."""
+    if len(group) > 1:
+        lines = spread(group[0].rule.replacement, group[0].rule.merge, len(group))
+        if all(len(written(line)) <= MAX_LENGTH for line in lines):
+            yield group, lines
+        else:
+            middle = (len(group) + 1) // 2
+            yield from _parts(group[:middle])
+            yield from _parts(group[middle:])
 
 
 def _refusal(together: Candidate, problem: Refused) -> NearMiss:

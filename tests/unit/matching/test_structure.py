@@ -74,6 +74,16 @@ def test_weights_kept_as_in_out_are_merged_too(canonical_rules: tuple[Rule, ...]
     assert merged.shape == (24, 8)
 
 
+def test_more_products_than_fit_into_a_line_of_a_rule_are_a_few(canonical_rules: tuple[Rule, ...]) -> None:
+    def crossed(m: Any, x: Tensor) -> tuple[Tensor]:
+        parts = [heads(F.linear(x, getattr(m, f"w{at}"))) for at in range(48)]
+        return (torch.stack(parts).square().sum(0),)
+
+    program = fused(crossed, weights(*[(8, 8)] * 48), canonical_rules)
+    assert [tuple(merged.shape) for merged in held(program)] == [(96, 8)] * 4
+    assert count(program, "linear.default") == 4
+
+
 def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules: tuple[Rule, ...]) -> None:
     program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
