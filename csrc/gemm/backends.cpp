@@ -78,8 +78,9 @@ std::vector<Choice> convolution_candidates(const Problem& p) {
   return found;
 }
 
-// Returns the candidates for a linear layer whose x is a matrix, among them all of backend `only`.
-std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> only) {
+// Returns the candidates for a linear layer whose x is a matrix, among them all of backend `only`. If not `all`,
+// returns at least the first.
+std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> only, bool all) {
   std::vector<Choice> fused, called;
   const bool hopper = refuses(Backend::sm90, p).empty();
   if (hopper) {
@@ -95,9 +96,19 @@ std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> o
   }
   // cuBLAS uses split-K if there are few tiles; fuseconv's kernels do not.
   const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  std::vector<Choice> emulated;
+  if (refuses(Backend::tf32x3, p).empty()) {
+    for (const int shape : tf32x3::shapes(p)) {
+      emulated.push_back({Backend::tf32x3, shape});
+    }
+  }
+  const bool few_rows = p.m < kFewRows;
+  if (!few_tiles && !few_rows) {
+    fused.insert(fused.end(), emulated.begin(), emulated.end());
+  }
   // If the weight just fits in L2, repeated timings can show a gated layer in two kernels as faster. It is not faster
   // in a model, where the weight is read from device memory.
-  if (p.gated != 0 && hopper && !few_tiles && !only) {
+  if (!fused.empty() && !few_tiles && !only && (!all || (p.gated != 0 && hopper))) {
     return fused;
   }
   const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
@@ -111,10 +122,8 @@ std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> o
       called.push_back({Backend::cublas, i});
     }
   }
-  if (refuses(Backend::tf32x3, p).empty()) {
-    for (const int shape : tf32x3::shapes(p)) {
-      (few_tiles || p.m < kFewRows ? called : fused).push_back({Backend::tf32x3, shape});
-    }
+  if (few_tiles || few_rows) {
+    called.insert(called.end(), emulated.begin(), emulated.end());
   }
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
@@ -123,6 +132,17 @@ std::vector<Choice> matrix_candidates(const Problem& p, std::optional<Backend> o
     first.push_back({Backend::aten, 0});
   }
   return first;
+}
+
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only, bool all) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return {};
+  }
+  std::vector<Choice> found = p.is_convolution() ? convolution_candidates(p) : matrix_candidates(p, only, all);
+  if (only) {
+    std::erase_if(found, [&](Choice choice) { return choice.backend != *only; });
+  }
+  return found;
 }
 
 void run_by_host(const Problem& p) {
@@ -162,15 +182,11 @@ std::string refuses(Backend backend, const Problem& p) {
   }
 }
 
-std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
-  if (p.gated != 0 && p.residual != nullptr) {
-    return {};
-  }
-  std::vector<Choice> found = p.is_convolution() ? convolution_candidates(p) : matrix_candidates(p, only);
-  if (only) {
-    std::erase_if(found, [&](Choice choice) { return choice.backend != *only; });
-  }
-  return found;
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) { return candidates(p, only, true); }
+
+std::optional<Choice> untimed_choice(const Problem& p, std::optional<Backend> only) {
+  const std::vector<Choice> found = candidates(p, only, false);
+  return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
 bool needs_no_engine(const Problem& p) {

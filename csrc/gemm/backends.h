@@ -20,9 +20,13 @@ struct Choice {
 // Returns the reason for which a backend does not support a problem, or an empty string if the backend supports it.
 std::string refuses(Backend backend, const Problem& problem);
 
-// Returns the choices worth timing for a problem, restricted to one backend if `only` specifies a backend. The first
-// choice is used if no choice is timed. Returns an empty list if no backend supports the problem.
+// Returns the choices worth timing for a problem, restricted to one backend if `only` specifies a backend. Returns an
+// empty list if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
+
+// Returns the first candidate, which is used if no candidate was timed, or std::nullopt if there is none. Asks cuBLAS
+// for algorithms, which takes over 100 microseconds at a new size, only if no kernel of this library comes before them.
+std::optional<Choice> untimed_choice(const Problem& problem, std::optional<Backend> only);
 
 // Returns whether a convolution that was not timed is computed by this library's kernel. cuDNN creates an engine for
 // each new size, which takes milliseconds. Returns false if the kernel would waste more than a third of its Tensor Core

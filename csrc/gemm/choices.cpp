@@ -261,18 +261,17 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
   if (const auto choice = first_of(tactics.expected(family, problem.m), expected)) {
     return {*choice, false, version};
   }
-  const std::vector<Choice> untimed = candidates(problem, only);
-  if (untimed.empty()) {
-    std::string reasons;
-    for (size_t i = 0; i < kBackends.size(); ++i) {
-      if (!only || *only == static_cast<Backend>(i)) {
-        reasons.append(reasons.empty() ? "" : "; ").append(kBackends[i]).append(": ");
-        reasons += refuses(static_cast<Backend>(i), problem);
-      }
-    }
-    throw std::runtime_error("fuseconv::linear_act: no CUDA backend takes this problem: " + reasons);
+  if (const auto choice = untimed_choice(problem, only)) {
+    return {*choice, false, version};
   }
-  return {untimed.front(), false, version};
+  std::string reasons;
+  for (size_t i = 0; i < kBackends.size(); ++i) {
+    if (!only || *only == static_cast<Backend>(i)) {
+      reasons.append(reasons.empty() ? "" : "; ").append(kBackends[i]).append(": ");
+      reasons += refuses(static_cast<Backend>(i), problem);
+    }
+  }
+  throw std::runtime_error("fuseconv::linear_act: no CUDA backend takes this problem: " + reasons);
 }
 
 Choice Choices::choose(const Problem& problem, bool may_time, std::optional<Backend> only) {
