@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from turns import COMPANY, WAITING, state
 
 PAUSE = 0.1
+PREPARING = 0.75
+"""The part of a run with a limit after which nobody prepares any more while others wait to measure."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def run(commands: Mapping[str, Sequence[str]], folder: Path, limits: Limits, thr
     """
     environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     waiting, failed = list(commands), {}
+    last = time.time() + PREPARING * (limits.until - time.time())
     running: dict[str, _Child] = {}
     try:
         while waiting or running:
@@ -66,6 +69,9 @@ def run(commands: Mapping[str, Sequence[str]], folder: Path, limits: Limits, thr
             time.sleep(PAUSE)
             for name, child in list(running.items()):
                 reason = _ended(child, folder, limits.seconds)
+                if reason is None and time.time() > last and _holds_up(child, running.values()):
+                    _kill(child)
+                    reason = "not prepared while others waited to measure"
                 if reason is not None:
                     del running[name]
                     if reason:
@@ -79,6 +85,11 @@ def run(commands: Mapping[str, Sequence[str]], folder: Path, limits: Limits, thr
 def _prepares(child: _Child) -> bool:
     """Whether it is not done with that: once one is, no other is begun before all have measured."""
     return child.state in ("", COMPANY)
+
+
+def _holds_up(child: _Child, all_of_them: Iterable[_Child]) -> bool:
+    """Whether others cannot measure before it is done with preparing."""
+    return child.state == COMPANY and any(other.state == WAITING for other in all_of_them)
 
 
 def _ended(child: _Child, folder: Path, seconds: float) -> str | None:

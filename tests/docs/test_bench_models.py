@@ -173,6 +173,9 @@ sys.exit(name == "failing")
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert [line[0] for line in lines] == ["begin", "end"] * 3
     assert all(begin[1] == end[1] for begin, end in zip(lines[::2], lines[1::2], strict=True))
+    slow = {name: commands[name] for name in ("first", "slow")}
+    failed = together.run(slow, folder, together.Limits(4, 60, time.time() + 12), None)
+    assert failed == {"slow": "not prepared while others waited to measure"}
     late = together.run(commands, folder, together.Limits(1, 3, time.time() - 1), None)
     assert set(late.values()) == {"not begun: out of time"}
 
