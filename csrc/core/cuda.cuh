@@ -65,7 +65,7 @@ inline void check_launch(const char* kernel) {
 }
 
 // The number of SMs of the current device.
-inline int processor_count() {
+inline int sm_count() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
   const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);

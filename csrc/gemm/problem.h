@@ -14,9 +14,10 @@ namespace fuseconv::linear {
 
 using Element = Dtype;
 
-// The implicit matrix x [m, k] of a 2-D convolution (im2col). Row (image, p, q) is the window of the image from which
-// output pixel (p, q) is computed: its columns are the kernel's positions, and for each position the channels of one
-// pixel. Pixels outside the image are zeros. The channels of a pixel are adjacent; strides are in elements.
+// The implicit matrix x [m, k] of a 2-D convolution (im2col), or of a 1-D convolution of images with one row. Row
+// (image, p, q) is the window of the image from which output pixel (p, q) is computed: its columns are the kernel's
+// positions, and for each position the channels of one pixel. Pixels outside the image are zeros. The channels of a
+// pixel are adjacent; strides are in elements.
 struct Windows {
   int32_t height, width, channels;      // the size of an image; the channels of one group
   int32_t kernel_height, kernel_width;  // 0 if x is an ordinary matrix
@@ -24,8 +25,7 @@ struct Windows {
   int32_t stride_y, stride_x;           // the steps between windows
   int32_t top, left;                    // the padding before the image
   int32_t dilation_y, dilation_x;
-  int32_t
-      groups;  // each computes n / groups columns of y from its own channels, which are adjacent to the next group's
+  int32_t groups;  // each computes n / groups columns of y; its channels are adjacent to those of the next group
   int64_t image_stride, row_stride, pixel_stride;
 
   int32_t positions() const { return kernel_height * kernel_width; }

@@ -57,7 +57,7 @@ std::vector<int> shapes(const Problem& p) {
   // The time per product of each tile, relative to the first tile, measured on an H200. A smaller tile reads more
   // global and shared memory per product.
   constexpr double kSlowness[] = {1.0, 1.1, 1.5};
-  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   std::vector<std::pair<double, int>> guesses;
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
@@ -65,7 +65,7 @@ std::vector<int> shapes(const Problem& p) {
     if (kernel.shared_bytes <= room) {
       const int64_t tiles = parts(p.m, kernel.rows) * parts(p.n, kernel.columns);
       const double work = static_cast<double>(kernel.rows) * kernel.columns * kSlowness[shape];
-      guesses.emplace_back(static_cast<double>(parts(tiles, processors)) * work, shape);
+      guesses.emplace_back(static_cast<double>(parts(tiles, sms)) * work, shape);
     }
   }
   std::sort(guesses.begin(), guesses.end());

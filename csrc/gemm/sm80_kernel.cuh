@@ -218,7 +218,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
 }
 
 // Rasterization: tiles are visited column by column in strips of 8 rows of tiles, so that w stays in L2.
-__device__ __forceinline__ int2 place(const Arguments& a) {
+__device__ __forceinline__ int2 tile_position(const Arguments& a) {
   constexpr int kStrip = 8;
   const int strip = blockIdx.x / (kStrip * a.column_tiles), within = blockIdx.x % (kStrip * a.column_tiles);
   const int height = min(kStrip, a.row_tiles - strip * kStrip);
@@ -229,7 +229,7 @@ template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linear_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) uint8_t memory[];
   const uint32_t ring = shared_address(memory);
-  const int2 at = place(a);
+  const int2 at = tile_position(a);
   const int first_row = at.x * Tile::kRows, first_column = at.y * Tile::kYColumns;
   Copier<Tile, Tile::kRows, Tile::kRows> x(a.x, a.x_stride, first_row, a.m, ring);
   Copier<Tile, Tile::kColumns, Tile::kYColumns> w(a.w, a.w_stride, first_column, a.n, ring + Tile::kXBytes);

@@ -104,7 +104,7 @@ std::vector<Configuration> configurations(const Problem& p) {
     double clocks;
     Configuration configuration;
   };
-  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
   const double steps = static_cast<double>(steps_of(p));
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
@@ -123,9 +123,9 @@ std::vector<Configuration> configurations(const Problem& p) {
       const bool alone = cluster_m * cluster_n == 1;
       const int64_t rows = (p.m + kernel.rows * cluster_m - 1) / (kernel.rows * cluster_m);
       const int64_t columns = column_tiles(p, kernel.columns * cluster_n);
-      const int64_t places = processors / (cluster_m * cluster_n);
-      const double waves = static_cast<double>((rows * columns + places - 1) / places);
-      const double exposed = kernel.turns ? activations : waves * activations / kernel.groups;
+      const int64_t slots = sms / (cluster_m * cluster_n);
+      const double waves = static_cast<double>((rows * columns + slots - 1) / slots);
+      const double exposed = kernel.ping_pong ? activations : waves * activations / kernel.groups;
       const double clocks = waves * steps * step + exposed + (alone ? 0 : 200);
       guesses.push_back({clocks, {shape, cluster_m, cluster_n, 8, true}});
     }

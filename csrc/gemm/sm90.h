@@ -10,7 +10,7 @@
 namespace fuseconv::linear::sm90 {
 
 // Tile sizes: rows by columns. The warpgroups of a block work in ping-pong on separate tiles, or cooperatively on one
-// tile if the name contains "together".
+// tile if the name contains "together". Files of tactics contain these names.
 inline constexpr const char* kShapes[] = {"128x128",          "128x160",        "128x176", "64x128",
                                           "128x192 together", "64x64 together", "256x64"};
 

@@ -27,12 +27,12 @@ __device__ __forceinline__ int divide(int number, const Divisor& by) {
 }
 
 // This block's part of a cluster tile: its first row and column, the group of its columns, and the end of the group.
-struct Place {
+struct TilePosition {
   int row, column, group, end;
 };
 
 template <class Tile>
-__device__ __forceinline__ Place place(const Arguments& a, int index, int rank) {
+__device__ __forceinline__ TilePosition tile_position(const Arguments& a, int index, int rank) {
   const int strip = divide(index, a.strip);
   const int within = index - strip * a.strip.value;
   const Divisor& height = strip + 1 == a.strips ? a.last_height : a.height;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   const uint32_t to = shared + (kIsX ? Tile::kX : Tile::kW) + part * part_rows * 128;
   Ring<Tile::kStages> at;
   for (int tile = cluster; tile < a.tiles; tile += clusters) {
-    const Place p = place<Tile>(a, tile, rank);
+    const TilePosition p = tile_position<Tile>(a, tile, rank);
     const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
     // In a map of groups, TMA stops with an error at images beyond the last one. A block without rows reads some
     // others.
@@ -163,15 +163,15 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
   };
   // Ping-pong: named barrier 1 + g starts the turn of group g. A group must not test the ring before its turn, because
   // the phase parity distinguishes a round only from the adjacent rounds.
-  if (Tile::kTurns && group == 1) {
+  if (Tile::kPingPong && group == 1) {
     at.skip(a.steps);
     named_barrier_arrive(1, 256);
   }
-  const int first = Tile::kTurns ? cluster + group * clusters : cluster;
-  const int step_tiles = Tile::kTurns ? Tile::kGroups * clusters : clusters;
-  const int first_band = Tile::kTurns ? 0 : group * Tile::kBands;
+  const int first = Tile::kPingPong ? cluster + group * clusters : cluster;
+  const int step_tiles = Tile::kPingPong ? Tile::kGroups * clusters : clusters;
+  const int first_band = Tile::kPingPong ? 0 : group * Tile::kBands;
   for (int tile = first; tile < a.tiles; tile += step_tiles) {
-    const Place p = place<Tile>(a, tile, rank);
+    const TilePosition p = tile_position<Tile>(a, tile, rank);
     const int row = p.row + first_band * 64 + warp % 4 * 16, thread_column = p.column + lane % 4 * 2;
     const auto load_residual = [&](int chunk, int to) {
       barrier_expect(loaded + to * 8, Tile::kStagingBytes);
@@ -187,7 +187,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
     }
     __syncwarp();
     const Bias<Element, Tile> bias(a, thread_column);
-    if constexpr (Tile::kTurns) {
+    if constexpr (Tile::kPingPong) {
       named_barrier_wait(1 + group, 256);
     }
     float d[Tile::kBands][Tile::kColumns / 2];
@@ -213,7 +213,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       previous = at.stage;
       at.advance();
     }
-    if constexpr (Tile::kTurns) {
+    if constexpr (Tile::kPingPong) {
       named_barrier_arrive(2 - group, 256);
       at.skip(a.steps);
     }
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int rank = cluster_rank(), cluster = blockIdx.x >> shift, clusters = gridDim.x >> shift;
   if (threadIdx.x < Tile::kStages) {
     barrier_init(shared + Tile::kFull + threadIdx.x * 8, 2);
-    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4 * (Tile::kTurns ? 1 : Tile::kGroups));
+    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4 * (Tile::kPingPong ? 1 : Tile::kGroups));
     barrier_init_fence();
   }
   if (Tile::kResidual && threadIdx.x < Tile::kWarps * Tile::kBuffers) {
@@ -285,10 +285,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     cluster_sync();
   }
   wait_for_previous_grid();
-  allow_next_grid();
+  launch_dependent_grids();
   if (threadIdx.x < 128) {
     if constexpr (Tile::kGroups == 2) {
-      give_registers<40>();
+      warpgroup_reg_dealloc<40>();
     }
     if (threadIdx.x == 0) {
       copy_tiles<Tile, true>(a, x_map, shared, rank, cluster, clusters);
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     __syncwarp();
   } else {
     if constexpr (Tile::kGroups == 2) {
-      take_registers<232>();
+      warpgroup_reg_alloc<232>();
     }
     multiply_tiles<Element, Epilogue, Tile>(a, residual_map, y_map, shared, rank, cluster, clusters);
     __syncwarp();

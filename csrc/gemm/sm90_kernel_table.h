@@ -27,8 +27,8 @@ struct Kernel {
   int chunk;          // the columns of y that are stored at once
   int threads;
   unsigned shared_bytes;
-  int groups;  // the number of consumer warpgroups
-  bool turns;  // ping-pong: each warpgroup computes whole tiles
+  int groups;      // the number of consumer warpgroups
+  bool ping_pong;  // whether each warpgroup computes whole tiles
 };
 
 inline constexpr int kTileShapes = 7;

@@ -25,29 +25,29 @@ Kernel describe() {
           Tile::kThreads,
           Tile::kBytes,
           Tile::kGroups,
-          Tile::kTurns};
+          Tile::kPingPong};
 }
 
 template <class T, Activation::Name kActivation, Form kForm>
 Kernel of_shape(int shape) {
   switch (shape) {
     case 0:
-      return describe<T, kActivation, Turns128x128<T, kForm>>();
+      return describe<T, kActivation, PingPong128x128<T, kForm>>();
     case 4:
-      return describe<T, kActivation, Together128x192<T, kForm>>();
+      return describe<T, kActivation, Cooperative128x192<T, kForm>>();
     case 5:
-      return describe<T, kActivation, Together64x64<T, kForm>>();
+      return describe<T, kActivation, Cooperative64x64<T, kForm>>();
     case 6:
-      return describe<T, kActivation, Turns256x64<T, kForm>>();
+      return describe<T, kActivation, PingPong256x64<T, kForm>>();
   }
   if constexpr (sizeof(T) == 2) {
     switch (shape) {
       case 1:
-        return describe<T, kActivation, Turns128x160<T, kForm>>();
+        return describe<T, kActivation, PingPong128x160<T, kForm>>();
       case 2:
-        return describe<T, kActivation, Turns128x176<T, kForm>>();
+        return describe<T, kActivation, PingPong128x176<T, kForm>>();
       case 3:
-        return describe<T, kActivation, Turns64x128<T, kForm>>();
+        return describe<T, kActivation, PingPong64x128<T, kForm>>();
     }
   }
   return {};

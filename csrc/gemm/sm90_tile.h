@@ -9,21 +9,21 @@ namespace fuseconv::linear::sm90 {
 // activation, or, for a gated layer, multiplies the activation of the gate half by the up half.
 enum class Form { plain, residual, gated };
 
-// A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles
-// (`turns`) or cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns
-// columns; kStages steps of 128 bytes along k are in flight. The columns of a tile are rows of w. In a gated layer, the
+// A tile is computed by one or two consumer warpgroups. Two warpgroups work either in ping-pong on whole tiles, or
+// cooperatively on each tile, half of its rows each. A group computes kBands bands of 64 rows by kColumns columns;
+// kStages steps of 128 bytes along k are in flight. The columns of a tile are rows of w. In a gated layer, the
 // first half of them belongs to the gate projection and the second half to the up projection, so that one thread holds
 // both factors of its elements of y.
 //
 // A warp writes y in chunks of 16 rows of at most 128 bytes, through buffers of its own. If there is a residual, TMA
 // loads the chunk of the residual to the buffer first. The first chunks of a tile are loaded before its product begins,
 // so a tile with a residual has more buffers, and where they need the space, one step fewer in flight.
-template <class Element, bool turns, int groups, int bands, int columns, int steps, Form form>
+template <class Element, bool ping_pong, int groups, int bands, int columns, int steps, Form form>
 struct Tile {
   static constexpr int kElementBytes = sizeof(Element), kDepth = 128 / kElementBytes;
-  static constexpr bool kTurns = turns, kGated = form == Form::gated, kResidual = form == Form::residual;
+  static constexpr bool kPingPong = ping_pong, kGated = form == Form::gated, kResidual = form == Form::residual;
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns;
-  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups);
+  static constexpr int kRows = 64 * kBands * (kPingPong ? 1 : kGroups);
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kYColumns = kColumns / (kGated ? 2 : 1);
   static constexpr int kChunk = kYColumns < kDepth ? kYColumns : kDepth;
@@ -40,22 +40,22 @@ struct Tile {
   static_assert(kColumns % 16 == 0 && kColumns >= 64 && kBytes <= 227 * 1024);
 };
 
-// Ping-pong (Turns) overlaps the activations of one tile with the product of the next tile. Cooperative tiles
-// (Together) are for problems with about as many tiles as SMs.
+// Ping-pong overlaps the activations of one tile with the product of the next tile. Cooperative tiles are for problems
+// with about as many tiles as SMs.
 template <class Element, Form form>
-using Turns128x128 = Tile<Element, true, 2, 2, 128, 6, form>;
+using PingPong128x128 = Tile<Element, true, 2, 2, 128, 6, form>;
 template <class Element, Form form>
-using Turns128x160 = Tile<Element, true, 2, 2, 160, 5, form>;
+using PingPong128x160 = Tile<Element, true, 2, 2, 160, 5, form>;
 template <class Element, Form form>
-using Turns128x176 = Tile<Element, true, 2, 2, 176, 5, form>;
+using PingPong128x176 = Tile<Element, true, 2, 2, 176, 5, form>;
 template <class Element, Form form>
-using Turns64x128 = Tile<Element, true, 2, 1, 128, 8, form>;
+using PingPong64x128 = Tile<Element, true, 2, 1, 128, 8, form>;
 // For few columns: the taller a tile is, the less often w is read.
 template <class Element, Form form>
-using Turns256x64 = Tile<Element, true, 2, 4, 64, 4, form>;
+using PingPong256x64 = Tile<Element, true, 2, 4, 64, 4, form>;
 template <class Element, Form form>
-using Together128x192 = Tile<Element, false, 2, 1, 192, 4, form>;
+using Cooperative128x192 = Tile<Element, false, 2, 1, 192, 4, form>;
 template <class Element, Form form>
-using Together64x64 = Tile<Element, false, 1, 1, 64, 12, form>;
+using Cooperative64x64 = Tile<Element, false, 1, 1, 64, 12, form>;
 
 }  // namespace fuseconv::linear::sm90

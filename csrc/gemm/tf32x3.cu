@@ -57,7 +57,7 @@ Grid grid_of(const Problem& p, const Kernel& kernel) {
 }  // namespace
 
 std::vector<int> shapes(const Problem& p) {
-  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
   std::vector<std::pair<double, int>> guesses;
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
@@ -65,7 +65,7 @@ std::vector<int> shapes(const Problem& p) {
     // Each product of f32 factors takes three TF32 products, of which the Tensor Cores compute 1024 per clock.
     const double step = kernel.rows * kernel.columns * 3 * kDepth / 1024.0;
     const double tile = static_cast<double>(parts(p.k, kDepth)) * step + 2000.0;
-    guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, processors)) * tile, shape);
+    guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, sms)) * tile, shape);
   }
   std::stable_sort(guesses.begin(), guesses.end());
   std::vector<int> found;

@@ -40,11 +40,11 @@ struct Tile {
 
 // The first row and column of a tile of y. Rasterization: tiles are visited down the rows in strips of 16 rows of
 // tiles, so that w stays in L2.
-struct Place {
+struct TilePosition {
   int row, column;
 };
 template <class Tile, bool kGated>
-__device__ __forceinline__ Place place(const Arguments& a, int tile) {
+__device__ __forceinline__ TilePosition tile_position(const Arguments& a, int tile) {
   constexpr int kStrip = 16, kYColumns = Tile::kColumns / (kGated ? 2 : 1);
   const int strip = tile / (kStrip * a.columns), within = tile - strip * kStrip * a.columns;
   const int height = min(kStrip, a.rows - strip * kStrip);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
                                            uint32_t shared) {
   Ring<Tile::kStages> at;
   for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
-    const Place p = place<Tile, kGated>(a, tile);
+    const TilePosition p = tile_position<Tile, kGated>(a, tile);
     for (int k = 0; k < a.steps * kDepth; k += kDepth, at.advance()) {
       const uint32_t full = shared + Tile::kFull + at.stage * 8, w = shared + Tile::kW + at.stage * Tile::kWBytes;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
@@ -255,7 +255,7 @@ struct Multiplier {
     load_x(0, true);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
       multiply_tile(tile + static_cast<int>(gridDim.x) >= tiles);
-      const Place p = place<Tile, kGated>(a, tile);
+      const TilePosition p = tile_position<Tile, kGated>(a, tile);
       finish_tile(p.row + warp * 16 + lane / 4, p.column + lane % 4 * 2);
     }
   }
@@ -278,10 +278,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
   __syncthreads();
   wait_for_previous_grid();
-  allow_next_grid();
+  launch_dependent_grids();
   if (threadIdx.x < 128) {
     if constexpr (Tile::kGroups == 2) {
-      give_registers<40>();
+      warpgroup_reg_dealloc<40>();
     }
     if (threadIdx.x == 0) {
       copy_tiles<Tile, kGated>(a, x_map, w_map, shared);
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   } else {
     if constexpr (Tile::kGroups == 2) {
-      take_registers<232>();
+      warpgroup_reg_alloc<232>();
     }
     Multiplier<Tile, kGated> multiplier{a, shared, static_cast<int>(threadIdx.x % 32),
                                         static_cast<int>(threadIdx.x / 32) - 4};

@@ -8,6 +8,7 @@
 
 #include "core/activation.h"
 #include "core/layout.h"
+#include "core/scratch.h"
 #include "kernels/attention.h"
 #include "kernels/convert.h"
 #include "kernels/pointwise.h"
@@ -48,8 +49,7 @@ class AttentionByProducts {
 
   Out scratch(Spec& spec) {
     spec = contiguous_like(spec);
-    void* const data = host_.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-    return Out{data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+    return in_scratch(host_, spec);
   }
 
   // Returns the matrices v^T, [..., E, T].

@@ -56,10 +56,8 @@ In in_order(CudaHost& host, In tensor, Spec& spec) {
   if (is_contiguous(tensor)) {
     return tensor;
   }
-  spec = contiguous(tensor.dtype, tensor.rank, tensor.sizes);
-  void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-  copy(host, tensor, {data, spec.dtype, spec.rank, spec.sizes, spec.strides});
-  return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+  spec = contiguous_like(tensor);
+  return copied(host, tensor, spec);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "core/layout.h"
+#include "core/scratch.h"
 #include "kernels/convolution.h"
 #include "kernels/pointwise.h"
 
@@ -39,14 +40,13 @@ In host_convolution(Host& host, const Convolution& c, std::optional<In> bias) {
   }
   const Spec spec = fits_channels_last(c.x) || is_channels_last(c.x) ? channels_last(c.x.dtype, c.x.rank, sizes)
                                                                      : contiguous(c.x.dtype, c.x.rank, sizes);
-  void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-  const Out padded{data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+  const Out padded = in_scratch(host, spec);
   pointwise(host, Zero{}, padded, In(padded));
   int64_t offset = 0;
   for (size_t i = 0; i < parameters.padding.size(); ++i) {
     offset += parameters.padding[i] * spec.strides[i + 2];
   }
-  void* const inside = static_cast<char*>(data) + offset * size_of(spec.dtype);
+  void* const inside = static_cast<char*>(padded.data) + offset * size_of(spec.dtype);
   pointwise(host, Same{}, {inside, spec.dtype, spec.rank, c.x.sizes, spec.strides}, c.x);
   parameters.padding = parameters.padding_after = std::span(none).first(parameters.padding.size());
   return host.convolution(padded, c.weight, bias, parameters);

@@ -7,8 +7,8 @@
 namespace fuseconv::cuda {
 
 // Runs the convolution and returns true. Returns false if neither library supports the convolution; the elements of y
-// are then undefined. Both require a channels-last result. cuDNN also computes grouped convolutions whose groups have
-// at least four channels, and 3-D convolutions.
+// are then undefined. Both require a channels-last result. The GEMM kernel computes 1-D and 2-D convolutions, with
+// groups only in one dim. cuDNN also computes 2-D convolutions with groups of at least four channels, and 3-D ones.
 bool dense_convolution(CudaHost& host, const Convolution& convolution);
 
 }  // namespace fuseconv::cuda

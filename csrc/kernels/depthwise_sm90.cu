@@ -101,12 +101,12 @@ bool launch(CudaHost& host, const Convolution& c) {
   constexpr int kMostBytes = kAlignment + kResultBytes + kStages * (kMostBoxBytes + 8);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
              "cudaFuncSetAttribute");
-  int per_processor = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, kThreads, bytes),
+  int per_sm = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kThreads, bytes),
              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   // Blocks that run at the same time compute all channels of adjacent tiles, so that they share pages of memory.
   const int channel_blocks = quotient_up(p.channels, kChannels);
-  const int most_blocks = std::clamp(per_processor * processor_count() / channel_blocks, 1, p.tiles);
+  const int most_blocks = std::clamp(per_sm * sm_count() / channel_blocks, 1, p.tiles);
   const int blocks = quotient_up(p.tiles, quotient_up(p.tiles, most_blocks));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

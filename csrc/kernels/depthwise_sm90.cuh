@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, kKernel == 3 ? 5 : 3)
   }
   __syncthreads();
   sm90::wait_for_previous_grid();
-  sm90::allow_next_grid();
+  sm90::launch_dependent_grids();
   const auto load = [&](int tile, int stage) {
     const uint32_t barrier = barriers + stage * 8;
     const Position first = tile_of(p, tile);

@@ -272,7 +272,7 @@ bool launch(CudaHost& host, const Problem& p) {
   const auto kernel = few_channels_kernel<T, kColumns>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMostShared)),
              "cudaFuncSetAttribute");
-  const dim3 grid(static_cast<unsigned>(std::min(p.tiles, blocks_per_sm(kColumns) * processor_count())),
+  const dim3 grid(static_cast<unsigned>(std::min(p.tiles, blocks_per_sm(kColumns) * sm_count())),
                   static_cast<unsigned>(quotient_up(p.out_channels, kColumns)));
   kernel<<<grid, kThreads, bytes, stream_of(host)>>>(p);
   check_launch("few_channels");

@@ -239,12 +239,12 @@ void launch_group_moments(CudaHost& host, const GroupRows<T>& rows) {
   const cudaStream_t stream = stream_of(host);
   GroupArguments<T, Index> a = rows.template arguments<Index>();
   a.taken = IndexSpace<Index, 1>(rows.loops.taken, Size);
-  const int64_t runs = a.elements / Size, processors = processor_count();
+  const int64_t runs = a.elements / Size, sms = sm_count();
   a.runs = static_cast<Index>(runs);
   // A whole block takes one row if the row is long, or if there are few rows and a warp would need several steps.
-  const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < processors * 64);
+  const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < sms * 64);
   const int64_t most = by_block ? std::clamp<int64_t>(runs / (kGroupThreads * kGroupUnroll), 1, 65535) : 1;
-  const int64_t parts = std::clamp<int64_t>(processors * kGroupBlocks / a.rows, 1, most);
+  const int64_t parts = std::clamp<int64_t>(sms * kGroupBlocks / a.rows, 1, most);
   const int64_t part = (runs + parts - 1) / parts;
   a.part = static_cast<Index>(part);
   a.parts = (runs + part - 1) / part;

@@ -226,7 +226,7 @@ void launch(CudaHost& host, const GroupNorm& norm, const DenseRows& positions) {
   const int64_t lanes = std::min<int64_t>(kThreads / std::min<int64_t>(runs, kThreads), kMostLanes);
   const int64_t least = quotient(a.positions, lanes * kManyPositions);
   const int64_t most = quotient(a.positions, lanes * kFewPositions);
-  const int64_t wanted = quotient(processor_count() * kResident, images * slices);
+  const int64_t wanted = quotient(sm_count() * kResident, images * slices);
   a.part = static_cast<int>(quotient(a.positions, std::max(least, std::min(wanted, most))));
   a.parts = quotient(a.positions, a.part);
   a.sums = static_cast<double*>(host.scratch(slices * a.parts * a.rows * 2 * sizeof(double)));

@@ -48,9 +48,7 @@ In laid_out(CudaHost& host, In tensor, Spec& spec) {
     return tensor;
   }
   spec = channels_last(tensor.dtype, tensor.rank, tensor.sizes);
-  void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
-  copy(host, tensor, {data, spec.dtype, spec.rank, spec.sizes, spec.strides});
-  return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+  return copied(host, tensor, spec);
 }
 
 linear::Problem problem_of(const Convolution& c) {

@@ -7,8 +7,8 @@
 
 namespace fuseconv::cuda {
 
-// The result of a channels-last convolution, with its epilogue, as that of a linear layer. Of a 2-D convolution without
-// groups, also the implicit matrix x and the weight, without addresses.
+// Returns the linear layer that has the result and the epilogue of a channels-last convolution. For a 2-D convolution,
+// the layer also has the implicit matrix x and the weight, but not their addresses.
 linear::Problem problem_of(const Convolution& convolution);
 
 // Sets the addresses of x and weight. Copies an operand that is not channels last and aligned. Does nothing if the

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "core/scratch.h"
 #include "kernels/gated.h"
 #include "kernels/pointwise.h"
 
@@ -25,8 +26,7 @@ void gated_layer(CpuHost& host, const LinearLayer& layer) {
   Spec spec = contiguous_like(layer.x);
   spec.sizes[spec.rank - 1] = layer.weight.sizes[0];
   spec = contiguous_like(spec);
-  const Out z{host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype))), spec.dtype, spec.rank,
-              spec.sizes, spec.strides};
+  const Out z = in_scratch(host, spec);
   host.linear(layer.x, layer.weight, layer.bias, z);
   const Halves<In> halves(z);
   activated_pointwise<Gated>(host, layer.activation, layer.y, halves.gate, halves.up);

@@ -207,13 +207,13 @@ void launch(const MlpProblem& p) {
   constexpr int kBytes = 2 * kWidth * kPitch * static_cast<int>(sizeof(Element));
   const auto kernel = &mlp_mma_kernel<Element, kWidth>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "cudaFuncSetAttribute");
-  int device, processors, blocks;
+  int device, sms, blocks;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, kBytes),
              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   const int64_t tiles = (p.rows + kRowsPerTile - 1) / kRowsPerTile;
-  const unsigned grid = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{processors} * blocks));
+  const unsigned grid = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{sms} * blocks));
   kernel<<<grid, kThreads, kBytes, static_cast<cudaStream_t>(p.stream)>>>(a);
   check_launch("mlp_mma_kernel");
 }

@@ -64,16 +64,16 @@ void launch(void (*kernel)(mlp::Arguments), const mlp::Arguments& a, int blocks,
 
 template <class Element>
 void run(const MlpProblem& p) {
-  const int processors = linear::device_attribute(cudaDevAttrMultiProcessorCount);
+  const int sms = linear::device_attribute(cudaDevAttrMultiProcessorCount);
   dispatch_width(p, [&]<int width>(std::integral_constant<int, width>) {
     using mlp::Split;
     using Shape = mlp::Shape<width>;
-    if (width == 256 && (p.rows + 63) / 64 <= processors / 2) {
+    if (width == 256 && (p.rows + 63) / 64 <= sms / 2) {
       const auto a = arguments(p, Split::kColumns);
       launch(mlp::split_layers_kernel<Element>, a, 2 * a.tiles, 2, Split::kThreads, Split::kBytes, p.stream);
     } else {
       const auto a = arguments(p, width);
-      launch(mlp::layers_kernel<Element, Shape>, a, std::min(processors, a.tiles), 1, Shape::kThreads, Shape::kBytes,
+      launch(mlp::layers_kernel<Element, Shape>, a, std::min(sms, a.tiles), 1, Shape::kThreads, Shape::kBytes,
              p.stream);
     }
   });

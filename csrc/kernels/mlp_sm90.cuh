@@ -198,16 +198,16 @@ __global__ void __launch_bounds__(S::kThreads, 1) layers_kernel(const __grid_con
   }
   __syncthreads();
   wait_for_previous_grid();
-  allow_next_grid();
+  launch_dependent_grids();
   if (threadIdx.x < 128) {
-    give_registers<40>();
+    warpgroup_reg_dealloc<40>();
     if (threadIdx.x == 0) {
       copy_weights<S>(a, shared, rounds);
     } else if (threadIdx.x == 32) {
       copy_x<S>(a, shared, rounds);
     }
   } else {
-    take_registers<232>();
+    warpgroup_reg_alloc<232>();
     Element* bias = reinterpret_cast<Element*>(base + S::kBias);
     load_bias<Element, S::kWidth>(a, bias, 0, threadIdx.x - 128);
     run_tiles<Element, S>(a, shared, bias, rounds);

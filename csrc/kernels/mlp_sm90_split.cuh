@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const 
   __syncthreads();
   cluster_sync();
   wait_for_previous_grid();
-  allow_next_grid();
+  launch_dependent_grids();
   if (threadIdx.x >= Split::kConsumers) {
     if (threadIdx.x == Split::kConsumers) {
       copy_operands(a, shared, rank, tile);

@@ -209,12 +209,12 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
 // add.
 template <class Kernel>
 int64_t resident_blocks(Kernel kernel, int threads) {
-  int device, processors, blocks;
+  int device, sms, blocks;
   check(cudaGetDevice(&device) == cudaSuccess &&
-            cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+            cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0) == cudaSuccess,
         "fuseconv: the number of blocks that the device holds cannot be read");
-  return static_cast<int64_t>(processors) * std::max(blocks, 1);
+  return static_cast<int64_t>(sms) * std::max(blocks, 1);
 }
 
 template <class T>

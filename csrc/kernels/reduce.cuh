@@ -24,7 +24,7 @@ inline constexpr int kReduceUnroll = 4;
 // the number of steps, of kReduceUnroll runs each, that are added in the compute type before the sum is added to the
 // total
 inline constexpr int kReduceSteps = 8;
-inline constexpr int kBlocksPerProcessor = 8;
+inline constexpr int kBlocksPerSm = 8;
 
 // The arguments of a reduction of elements of type X to results of type T, or to partial sums if there are several
 // parts. Totals are in f64, which costs little because they need few additions, and makes a result as accurate as its
@@ -267,13 +267,13 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   a.x = x;
   a.y = y;
 
-  const int64_t processors = processor_count();
+  const int64_t sms = sm_count();
   const int64_t side_by_side = by_rows ? taken_runs : static_cast<int64_t>(a.kept.count);
   a.group = 1;
   while (a.group < 32 && a.group < side_by_side) {
     a.group *= 2;
   }
-  if (by_rows && taken_runs >= 64 && a.sums < processors * 64) {
+  if (by_rows && taken_runs >= 64 && a.sums < sms * 64) {
     a.group = kReduceThreads;
   } else if (by_rows) {
     // Enlarges the group while each thread still has enough to load, so that all loads of a row are in flight at once.
@@ -287,7 +287,7 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   int64_t parts = 1;
   if (!by_rows || a.group == kReduceThreads) {
     const int64_t most = std::min<int64_t>(taken_runs / (lanes * kReduceUnroll), 65535);
-    parts = std::max<int64_t>(1, std::min(processors * kBlocksPerProcessor / blocks, most));
+    parts = std::max<int64_t>(1, std::min(sms * kBlocksPerSm / blocks, most));
   }
   const int64_t part = std::max<int64_t>(1, ceil_div(taken_runs, parts));
   parts = std::max<int64_t>(1, ceil_div(taken_runs, part));

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/cuda.cuh"
+#include "core/scratch.h"
 #include "kernels/pointwise.cuh"
 #include "kernels/transpose_kernel.cuh"
 
@@ -65,7 +66,7 @@ void launch(CudaHost& host, const Transposition& t, In x, Out y) {
   if constexpr (sizeof(T) == 2) {
     transpose_one_tile<T><<<grid.count, threads, 0, stream_of(host)>>>(t, grid, from, to);
   } else {
-    const int64_t blocks = std::min<int64_t>(count, int64_t{kTransposeBlocks} * processor_count());
+    const int64_t blocks = std::min<int64_t>(count, int64_t{kTransposeBlocks} * sm_count());
     transpose_tiles<T><<<static_cast<unsigned>(blocks), threads, 0, stream_of(host)>>>(t, grid, from, to);
   }
   check_launch("a transposition");
@@ -86,6 +87,12 @@ void copy(CudaHost& host, In x, Out y) {
     default:
       return launch<uint64_t>(host, *t, x, y);
   }
+}
+
+In copied(CudaHost& host, In x, const Spec& spec) {
+  const Out y = in_scratch(host, spec);
+  copy(host, x, y);
+  return y;
 }
 
 bool is_transposed(In x, In y) { return transposition(x, y).has_value(); }

@@ -11,6 +11,10 @@ namespace fuseconv::cuda {
 // shared memory, so that both are accessed along their innermost dim.
 void copy(CudaHost& host, In x, Out y);
 
+// Returns a copy of x in scratch memory, in the layout of `spec`, which has the sizes and the dtype of x. The copy
+// refers to the sizes and strides of `spec`.
+In copied(CudaHost& host, In x, const Spec& spec);
+
 // Returns whether different dims are innermost in x and y, which have the same sizes, and both dims are long enough for
 // a copy through shared memory.
 bool is_transposed(In x, In y);

@@ -76,16 +76,17 @@ class Options:
             if getattr(self, one.name) != getattr(Options(), one.name)
         )
 
-    def require_original(self, against: object) -> None:
+    def require_original(self, against: object, *also: str) -> None:
         """Raises an error if options are set without an original model, because they apply only to that model.
 
         Args:
             against: the original model, or None.
+            also: the flags that are set beside those of the fields, and that apply only to the original model too.
 
         Raises:
-            UsageError: a field differs from its default, and `against` is None.
+            UsageError: a flag is set, and `against` is None.
         """
-        if against is None and (flags := self.flags()):
+        if against is None and (flags := (*also, *self.flags())):
             what = f"{flags[0]} applies only to the original model, which is not given"
             raise UsageError(what, where=flags[0], fix="add --against MODEL")
 

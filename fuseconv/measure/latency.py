@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,16 +123,8 @@ def measure(
         FuseconvError: no target runs on this machine. The first target's error is raised.
     """
     folder, options = Path(bundle).absolute(), options or Options()
-    about = [
-        *({"--peer"} if tuple(peers) != WAYS[:1] else ()),
-        *(flag for flag in options.flags() if flag != "--inputs"),
-    ]
-    if against is None and about:
-        raise UsageError(
-            f"{about[0]} applies only to the original model, which is not given",
-            where=about[0],
-            fix="add --against MODEL",
-        )
+    chosen = ("--peer",) if tuple(peers) != WAYS[:1] else ()
+    replace(options, inputs_file=None).require_original(against, *chosen)
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})

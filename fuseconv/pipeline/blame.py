@@ -159,13 +159,8 @@ def _of_bundle(
     for name in names:
         load_libraries(folder, manifest, name)
     references = tried_of(read_reference(folder / REFERENCE, manifest.contract))
+    options.require_original(against)
     if against is None:
-        if about := options.flags():
-            raise UsageError(
-                f"{about[0]} applies only to the original model, which is not given",
-                where=about[0],
-                fix="add --against MODEL",
-            )
         program = _stored_program(folder, manifest, references)
     else:
         _, program = read_program(against, as_converted(manifest, against, options), progress)

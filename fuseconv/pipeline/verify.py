@@ -141,13 +141,8 @@ def _original(
     manifest: Manifest, against: str | Path | None, options: Options, progress: Progress
 ) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
     """Returns the original program or None, and the inputs in `options.inputs_file` or None if it is not set."""
+    options.require_original(against)
     if against is None:
-        if about := options.flags():
-            raise UsageError(
-                f"{about[0]} applies only to the original model, which is not given",
-                where=about[0],
-                fix="add --against MODEL",
-            )
         return None, None
     _, program = read_program(against, verification.as_converted(manifest, against, options), progress)
     return program, program.examples if options.inputs_file is not None else None
