@@ -127,6 +127,8 @@ def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
 def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
     """Yields a line for each model, sorted by name: our time, and how many times as long each peer takes.
 
+    Several rows are followed by a summary.
+
     The time of a peer is that of its fastest way, such as with a CUDA graph.
 
     A row of changing sizes also has our time at a size that is called for the first time.
@@ -149,6 +151,8 @@ def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
         figures = [f"{nearest[peer][at]:.2f}x" if nearest[peer][at] else "" for peer in peers]
         cells = [model(row), row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+    if len(rows) == 1:
+        return
     ratios = [row["ratio"] for row in rows]
     middle = mean(rows, lambda row: row["ratio"])
     slower = sum(row["ratio"] < 1 - row["noise"] for row in rows)
@@ -209,14 +213,20 @@ def load_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def serving_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a line per contestant: latencies, throughput, latencies relative to warm ones, and memory."""
+    """Yields a line per contestant: latencies, throughput, latencies relative to warm ones, and memory.
+
+    The contestants that did not run follow, with the reasons.
+    """
     latencies, others = "p50 ms | p99 ms | worst ms", "calls/s | p50 / warm | p99 / warm | torch MiB | device MiB"
     yield f"| model | dtype | pattern | served by | {latencies} | {others} |"
     yield "|---|---|---|---|" + "--:|" * 8
     for row in rows:
-        figures = [row["absent"], *[""] * 7] if "absent" in row else serving_figures(row)
-        names = [row[key] for key in ("dtype", "pattern", "contestant")]
-        yield f"| {' | '.join([model(row), *names, *figures])} |"
+        if "absent" not in row:
+            names = [row[key] for key in ("dtype", "pattern", "contestant")]
+            yield f"| {' | '.join([model(row), *names, *serving_figures(row)])} |"
+    if absent := list(dict.fromkeys(f"{row['contestant']} ({row['absent']})" for row in rows if "absent" in row)):
+        yield ""
+        yield f"Not measured: {', '.join(absent)}."
 
 
 def serving_figures(row: Row) -> list[str]:
