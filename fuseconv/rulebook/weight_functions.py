@@ -52,14 +52,14 @@ def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
 
 @rule_function(tensors=False)
 def used_once(_: Constants, x: Any) -> None:
-    """One op uses the value: a weight that is changed for this op is not stored twice."""
+    """The value has one user, so that a weight which is changed for this user is not stored twice."""
     if len(getattr(x, "users", ())) > 1:
         raise Refused(f"{x.name} to have one user", ", ".join(sorted(user.name for user in x.users)))
 
 
 @rule_function(tensors=False)
 def is_written(_: Constants, y: Any, h: Any) -> None:
-    """The numbers by which h is multiplied to give y are those of the model: no rule has read them from a weight."""
+    """The numbers by which h is multiplied to give y are written in the model: no rule has read them from a weight."""
     while y is not h:
         if FROM_WEIGHT in y.meta:
             raise Refused("a number that the model contains", f"a number from a weight in {text_of(y)}")
@@ -91,7 +91,7 @@ def is_large_product(_: Constants, x: Any, weight: Any) -> None:
 
 @rule_function()
 def read_as_part(_: Constants, y: Any) -> None:
-    """Every user reads a part of wider rows as fast as rows: a view, attention, a cat, or a softmax of at most 64."""
+    """Every user reads rows with gaps as fast as dense rows: a view, attention, a cat, a softmax of at most 64."""
     for user in y.users:
         name, length = str(user.target), fake_of(y).shape[-1]
         if name not in _PARTS and not (name == "aten.softmax.int" and isinstance(length, int) and length <= 64):
