@@ -44,7 +44,7 @@ def is_channels_first(_: Constants, *operands: Any) -> None:
 def moves_by_its_size(_: Constants, weight: Any, stride: Any) -> None:
     """The stride of a convolution equals its kernel size, so that its windows are patches side by side."""
     if list(stride) != list(fake_of(weight).shape[2:]):
-        raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
+        raise Refused("the stride to equal the kernel size", f"the stride {list(stride)} of {text_of(weight)}")
 
 
 @rule_function(shapes=True)

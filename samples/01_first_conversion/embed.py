@@ -1,4 +1,4 @@
-"""Loads the bundle and runs it on two batches of other sizes than it was converted with."""
+"""Loads the bundle, and runs it on two batches whose sizes differ from those of the conversion."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Two small models, and every form a model can lie on disk in."""
+"""Two small models, each saved in all forms that fuseconv reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that blends two tensors, spelled in three ops as papers write it: a + weight * (b - a)."""
+"""A model that blends two tensors with three ops: a + weight * (b - a)."""
 
 import torch
 from torch import nn

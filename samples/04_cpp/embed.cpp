@@ -1,4 +1,4 @@
-// Runs a bundle once and prints the size and the mean of each output: embed BUNDLE TARGET INPUTS.safetensors
+// Runs a bundle once and prints the size and the sum of each output: embed BUNDLE TARGET INPUTS.safetensors
 #include <fuseconv/model.h>
 #include <cstring>
 #include <iostream>

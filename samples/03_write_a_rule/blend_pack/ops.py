@@ -1,4 +1,4 @@
-"""Registers the ops of the pack: loads the library, and says what an op gives for tensors that hold no numbers."""
+"""Loads the library of the pack, and registers the fake kernels of its ops."""
 
 from pathlib import Path
 
