@@ -43,8 +43,8 @@ def test_the_figures_of_two_workers_on_a_host_with_more_cores() -> None:
     ratio = two["bundles_per_minute"] / one["bundles_per_minute"]
     pair = f"{one['bundles_per_minute']} bundles per minute and two made {two['bundles_per_minute']}"
     assert f"one worker made {pair}, {ratio:.2f} times as many" in text
-    assert f"at work for {busy(two, 2):.0%}".replace("%", " %") in text
-    assert f"took {two['seconds_per_conversion']} s in place of {one['seconds_per_conversion']} s" in text
+    assert f"busy for {busy(two, 2):.0%}".replace("%", " %") in text
+    assert f"took {two['seconds_per_conversion']} s instead of {one['seconds_per_conversion']} s" in text
 
 
 def test_every_field_of_a_row_is_explained() -> None:
