@@ -165,7 +165,8 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] = MappingProxyType
     # Overrides methods of this ShapeEnv, because SymInt calls them directly and torch offers no hook.
     vars(environment).update(answers)
     try:
-        with mode, torch.no_grad():
+        # torch's own cache of results does not know `given`, and an entry costs as much as the op.
+        with fake_tensor.disable_fake_tensor_cache(mode), mode, torch.no_grad():
             yield
     finally:
         for name in answers:

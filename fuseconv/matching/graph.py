@@ -103,7 +103,7 @@ class Workspace:
         mode: the fake mode of the program's values. None for a program without tensors.
         trainable: whether parameters and buffers may change and gradients must be preserved.
         aliases: the alias analysis, which records the memory that the graph mutates.
-        results: a cache of the results of ops on fake tensors; see `run`.
+        results: a cache of what ops on fake tensors return; see `run`. Callers add what they conclude from it.
     """
 
     def __init__(self, exported: Exported, *, trainable: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.all_sizes import GuardError
+from fuseconv.graph.all_sizes import GuardError, key_of
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, find_op, map_nodes, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
@@ -143,14 +143,18 @@ def _copies(workspace: Workspace, one: Link) -> bool:
 
 
 def _needs_copy(workspace: Workspace, base: torch.Tensor, value: torch.Tensor) -> bool:
-    """Returns whether a tensor has strides with which it cannot be viewed in the shape of another."""
+    """Returns whether a tensor has strides with which it cannot be viewed in the shape of another. Answers are cached."""
     if row_major(base):
         return False
-    try:
-        workspace.run(torch.ops.aten.view.default, (base, list(value.shape)), {})
-    except (RuntimeError, ValueError):
-        return True
-    return False
+    key = (_needs_copy, key_of(base), key_of(list(value.shape)))
+    if key not in workspace.results:
+        try:
+            workspace.run(torch.ops.aten.view.default, (base, list(value.shape)), {})
+            workspace.results[key] = False
+        except (RuntimeError, ValueError):
+            workspace.results[key] = True
+    answer: bool = workspace.results[key]
+    return answer
 
 
 def _is_dense(node: Node, fake: torch.Tensor) -> bool:

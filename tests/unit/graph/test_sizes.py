@@ -61,6 +61,15 @@ def test_some_conditions_are_tried_one_below_the_other(conditions: int, decided:
         run_for_all_sizes(mode, lambda: run(2 if decided else 1))
 
 
+def test_each_answer_is_computed_and_none_is_torch_s_own_copy_of_an_earlier_one() -> None:
+    """torch's cache of fake results does not know which answer to a condition is being tried."""
+    mode, value = fake_of_any_batch()
+    before = FakeTensorMode.cache_info()
+    run_for_all_sizes(mode, lambda: value.mul(2) if value.shape[0] > 8 else value.mul(2))
+    assert FakeTensorMode.cache_info() == before
+    assert mode.cache_enabled
+
+
 @pytest.fixture
 def said() -> Iterator[io.StringIO]:
     """What torch logs about fake tensors during a test."""
