@@ -143,7 +143,7 @@ def _copies(workspace: Workspace, one: Link) -> bool:
 
 
 def _needs_copy(workspace: Workspace, base: torch.Tensor, value: torch.Tensor) -> bool:
-    """Returns whether a tensor has strides with which it cannot be viewed in the shape of another. Answers are cached."""
+    """Returns whether a tensor's strides do not allow a view in the shape of another. Caches the answer."""
     if row_major(base):
         return False
     key = (_needs_copy, key_of(base), key_of(list(value.shape)))
