@@ -23,13 +23,16 @@ from contestants import Contestant, Server
 from record import Row, reason
 from replay import replayed
 from served import Served, cut
-from traffic import Traffic, outside, traffic
+from traffic import Traffic, outside, paired, traffic
 from zoo_parts import Inputs
 
 from fuseconv.runtime.model import Model
 
 BUILT = "built.json"
 CACHE = "cache"
+
+PAIRS = 100
+"""The calls of new sizes that are compared with calls of known sizes, at most."""
 
 prepared: list[tuple[Callable[[], Server], Inputs]] = []
 """What `prepare` leaves for `measure` in the process of a row."""
@@ -88,7 +91,10 @@ def measure(served: Served, pattern: str, calls: int) -> Row:
     if isinstance(server, Model):
         row["graphs"] = len(server.cuda_graphs.shapes)
     replayed(server, requests, inputs, served.device)
-    return row | cold.relative(replayed(server, requests, inputs, served.device))
+    row |= cold.relative(replayed(server, requests, inputs, served.device))
+    pairs = paired(served.ranges, requests.sizes, min(calls, PAIRS))
+    inputs |= {size: cut(held, served.axes, size) for size in set(pairs.sizes)}
+    return row | replayed(server, pairs, inputs, served.device).of_pairs()
 
 
 def memory(device: str) -> Row:

@@ -217,22 +217,25 @@ def serving_lines(rows: Sequence[Row]) -> Iterator[str]:
 
     The contestants that did not run follow, with the reasons.
     """
-    latencies, others = "p50 ms | p99 ms | worst ms", "calls/s | p50 / warm | p99 / warm | torch MiB | device MiB"
-    yield f"| model | dtype | pattern | served by | {latencies} | {others} |"
-    yield "|---|---|---|---|" + "--:|" * 8
+    pairs = any("new_of_known" in row for row in rows)
+    ratios = ["p50 / warm", "p99 / warm", *["new / known"] * pairs]
+    heads = ["p50 ms", "p99 ms", "worst ms", "calls/s", *ratios, "torch MiB", "device MiB"]
+    yield f"| model | dtype | pattern | served by | {' | '.join(heads)} |"
+    yield "|---|---|---|---|" + "--:|" * len(heads)
     for row in rows:
         if "absent" not in row:
             names = [row[key] for key in ("dtype", "pattern", "contestant")]
-            yield f"| {' | '.join([model(row), *names, *serving_figures(row)])} |"
+            yield f"| {' | '.join([model(row), *names, *serving_figures(row, pairs)])} |"
     if absent := list(dict.fromkeys(f"{row['contestant']} ({row['absent']})" for row in rows if "absent" in row)):
         yield ""
         yield f"Not measured: {', '.join(absent)}."
 
 
-def serving_figures(row: Row) -> list[str]:
-    """Returns the cells of a contestant that ran."""
+def serving_figures(row: Row, pairs: bool) -> list[str]:
+    """Returns the cells of a contestant that ran, with or without the ratio of new to known sizes."""
     milliseconds = [f"{row[key] / 1e3:.3f}" for key in ("p50_us", "p99_us", "worst_us")]
-    ratios = [f"{row[key]:.2f}" for key in ("p50_of_warm", "p99_of_warm")]
+    keys = ("p50_of_warm", "p99_of_warm", *["new_of_known"] * pairs)
+    ratios = [f"{row[key]:.2f}" if key in row else "" for key in keys]
     memory = [str(row[key] or "") for key in ("reserved_mb", "device_mb")]
     return [*milliseconds, f"{row['calls_per_s']:.0f}", *ratios, *memory]
 

@@ -55,6 +55,17 @@ class Latencies:
             "p99_of_warm": round(percentile(later, 99) / p50, 3),
         }
 
+    def of_pairs(self) -> Row:
+        """Returns the median latencies of `traffic.paired`, of new and of known sizes; empty if there was no pair."""
+        if not self.seconds:
+            return {}
+        new, known = (statistics.median(self.seconds[first::2]) for first in (0, 1))
+        return {
+            "new_p50_us": _microseconds(new),
+            "known_p50_us": _microseconds(known),
+            "new_of_known": round(new / known, 3),
+        }
+
 
 def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 1)
@@ -88,6 +99,8 @@ def replayed(call: Callable[..., Any], traffic: Traffic, inputs: Mapping[Size, I
         run = pool.map if traffic.threads > 1 else map
         times = sorted(itertools.chain.from_iterable(run(work, shares)))
     seconds = tuple(taken for _, taken in times)
+    if not times:
+        return Latencies((), 0.0)
     wall = max(start + taken for start, taken in times) - times[0][0]
     return Latencies(seconds, wall if traffic.threads > 1 else sum(seconds))
 

@@ -9,9 +9,10 @@ up, apart from what `load` does by itself, or for `--warm` seconds, for our targ
 all calls that follow, each awaited.
 
 `warm_p50_us` is of a third replay of the same traffic. `p50_of_warm` and `p99_of_warm` are of the first replay, from
-its third call on, as multiples of it. `reserved_mb` is the peak of torch's allocator, and `device_mb` what is in use on
-the whole device, the CUDA context included, both at the end of the first replay. A contestant that does not run has a
-row with the reason in `absent`.
+its third call on, as multiples of it. `new_of_known` compares up to 100 further new sizes with known ones, whose calls
+alternate. `reserved_mb` is the peak of torch's allocator, and `device_mb` what is in use on the whole device, the CUDA
+context included, both at the end of the first replay. A contestant that does not run has a row with the reason in
+`absent`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,17 @@ from fuseconv.targets import TARGETS
 KEY = ("model", "dtype", "layers", "pattern", "contestant")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")
 MODELS = sorted({entry.name for entry in ENTRIES})
-FIGURES = ("start_s", "p50_us", "p99_us", "worst_us", "calls_per_s", "p50_of_warm", "p99_of_warm", "reserved_mb")
+FIGURES = (
+    "start_s",
+    "p50_us",
+    "p99_us",
+    "worst_us",
+    "calls_per_s",
+    "p50_of_warm",
+    "p99_of_warm",
+    "new_of_known",
+    "reserved_mb",
+)
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -51,7 +62,7 @@ def table(rows: Sequence[Row]) -> Table:
         made.add_column(name.replace("_", " "), justify="right")
     for row in rows:
         names = [row[name] for name in ("model", "dtype", "pattern", "contestant")]
-        figures = [] if "absent" in row else ["" if row[name] is None else f"{row[name]:,}" for name in FIGURES]
+        figures = [] if "absent" in row else ["" if row.get(name) is None else f"{row[name]:,}" for name in FIGURES]
         made.add_row(*names, *(figures or [row["absent"]]))
     return made
 

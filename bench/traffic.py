@@ -43,6 +43,18 @@ def outside(ranges: Ranges) -> Size:
     return tuple(values[1] for values in ranges)
 
 
+def paired(ranges: Ranges, known: Sequence[Size], pairs: int) -> Traffic:
+    """Returns calls of random sizes that are not among the known ones, each followed by a call of a known size.
+
+    Fewer pairs if there are not so many sizes. Both calls of a pair are made under the same conditions. The clock of
+    some machines changes from one second to the next, so that a later replay tells little about an earlier one.
+    """
+    draw = random.Random(1)  # noqa: S311 - traffic, not a secret
+    unseen = sorted(set(itertools.product(*ranges)) - {*known, outside(ranges)})
+    some = draw.sample(unseen, min(pairs, len(unseen)))
+    return Traffic(tuple(size for new in some for size in (new, draw.choice(known))))
+
+
 def traffic(pattern: str, ranges: Ranges, calls: int) -> Traffic:
     """Returns the calls of a pattern, the same every time.
 

@@ -4,14 +4,12 @@
 
 namespace fuseconv {
 
-std::string to_string(In tensor) {
-  std::ostringstream text;
-  text << '[';
-  for (int axis = 0; axis < tensor.rank; ++axis) {
-    text << (axis ? ", " : "") << tensor.sizes[axis];
+std::ostream& operator<<(std::ostream& message, SizesText sizes) {
+  message << '[';
+  for (int axis = 0; axis < sizes.tensor.rank; ++axis) {
+    message << (axis ? ", " : "") << sizes.tensor.sizes[axis];
   }
-  text << ']';
-  return text.str();
+  return message << ']';
 }
 
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments) {
@@ -30,13 +28,13 @@ void check_vector(const char* op, Argument vector, Argument tensor) {
   check_has_dims(op, tensor);
   const int64_t last = tensor.tensor.sizes[tensor.tensor.rank - 1];
   check(vector.tensor.rank == 1 && vector.tensor.sizes[0] == last, "fuseconv::", op, ": ", vector.name,
-        " must have the shape [", last, "], the last dim of ", tensor.name, ", but has ", to_string(vector.tensor));
+        " must have the shape [", last, "], the last dim of ", tensor.name, ", but has ", SizesText{vector.tensor});
 }
 
 void check_same_sizes(const char* op, Argument a, Argument b) {
   check(a.tensor.rank == b.tensor.rank && std::equal(a.tensor.sizes, a.tensor.sizes + a.tensor.rank, b.tensor.sizes),
-        "fuseconv::", op, ": ", b.name, " must have the shape of ", a.name, ", ", to_string(a.tensor), ", but has ",
-        to_string(b.tensor));
+        "fuseconv::", op, ": ", b.name, " must have the shape of ", a.name, ", ", SizesText{a.tensor}, ", but has ",
+        SizesText{b.tensor});
 }
 
 void check_has_dims(const char* op, Argument tensor) {

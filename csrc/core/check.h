@@ -29,8 +29,12 @@ struct Argument {
   In tensor;
 };
 
-// Returns the sizes as text, such as "[2, 3]".
-std::string to_string(In tensor);
+// The sizes of a tensor in a message, such as "[2, 3]". A check that succeeds does not convert them to text.
+struct SizesText {
+  In tensor;
+};
+
+std::ostream& operator<<(std::ostream& message, SizesText sizes);
 
 // Returns the dtype of the arguments. Throws std::runtime_error unless all arguments have the same dtype and it is f64,
 // f32, f16 or bf16.

@@ -211,7 +211,7 @@ Spec broadcast(const char* op, Argument a, Argument b) {
     const int64_t size_a = own_a < 0 ? 1 : a.tensor.sizes[own_a];
     const int64_t size_b = own_b < 0 ? 1 : b.tensor.sizes[own_b];
     check(size_a == size_b || size_a == 1 || size_b == 1, "fuseconv::", op, ": ", a.name, " of shape ",
-          to_string(a.tensor), " and ", b.name, " of shape ", to_string(b.tensor), " cannot be broadcast together");
+          SizesText{a.tensor}, " and ", b.name, " of shape ", SizesText{b.tensor}, " cannot be broadcast together");
     result.sizes[axis] = size_a == 1 ? size_b : size_a;
   }
   if (same_sizes(a.tensor, b.tensor)) {
@@ -243,8 +243,8 @@ Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes)
     expands = own < 0 || tensor.tensor.sizes[own] == 1 || tensor.tensor.sizes[own] == sizes[axis];
     result.strides[axis] = broadcast_stride(tensor.tensor, rank, axis, sizes[axis]);
   }
-  check(expands, "fuseconv::", op, ": ", tensor.name, " of shape ", to_string(tensor.tensor),
-        " cannot be broadcast to ", to_string(result));
+  check(expands, "fuseconv::", op, ": ", tensor.name, " of shape ", SizesText{tensor.tensor},
+        " cannot be broadcast to ", SizesText{result});
   return result;
 }
 
@@ -284,7 +284,7 @@ Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool kee
   std::bitset<kMaxRank> named;
   for (const int64_t dim : dims) {
     check(-rank <= dim && dim < rank, "fuseconv::", op, ": dim has ", dim, ", but ", x.name, " of shape ",
-          to_string(x.tensor), " has the dims ", -rank, " to ", rank - 1);
+          SizesText{x.tensor}, " has the dims ", -rank, " to ", rank - 1);
     const int64_t axis = dim < 0 ? dim + rank : dim;
     check(!named[axis], "fuseconv::", op, ": dim names the dim ", axis, " of ", x.name, " twice");
     named.set(axis);

@@ -204,6 +204,17 @@ size_t scratch_bytes(const Problem& p, Choice choice) {
   return p.gated != 0 && in_two ? static_cast<size_t>(p.m * 2 * p.n * size_of(p.element)) : 0;
 }
 
+size_t workspace_bytes(const Problem& p, Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return cublaslt::workspace_bytes(p, choice.variant);
+    case Backend::cublas:
+      return cublaslt::workspace_bytes(product_of(p), choice.variant);
+    default:
+      return 0;
+  }
+}
+
 void run(const Problem& p, Choice choice) {
   switch (choice.backend) {
     case Backend::cublaslt:

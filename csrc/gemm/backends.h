@@ -37,6 +37,9 @@ bool needs_no_engine(const Problem& problem);
 // for a choice that needs no scratch buffer.
 size_t scratch_bytes(const Problem& problem, Choice choice);
 
+// Returns the size in bytes of the workspace that a choice needs, at most problem.workspace_bytes, or 0.
+size_t workspace_bytes(const Problem& problem, Choice choice);
+
 // Enqueues the work on the problem's stream. May be called during stream capture. Throws std::runtime_error if the
 // choice does not support the problem, or if CUDA or cuBLAS fails.
 void run(const Problem& problem, Choice choice);

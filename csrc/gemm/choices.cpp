@@ -77,23 +77,23 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
   return key;
 }
 
-// Owns the scratch buffer of the candidates while they are timed. `data` is null if there is not enough device memory;
-// candidates that need the buffer are then left out.
-class Scratch {
+// Owns a buffer that candidates need while they are timed. `data` is null if no candidate needs one, or if there is not
+// enough device memory; candidates that need the buffer are then left out.
+class Buffer {
  public:
-  Scratch(const Problem& p, const std::vector<Choice>& choices) {
+  Buffer(const Problem& p, const std::vector<Choice>& choices, size_t (*bytes_of)(const Problem&, Choice)) {
     size_t bytes = 0;
     for (const Choice choice : choices) {
-      bytes = std::max(bytes, scratch_bytes(p, choice));
+      bytes = std::max(bytes, bytes_of(p, choice));
     }
     if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
       data = nullptr;
       cudaGetLastError();  // clears the error, which a later check would otherwise report
     }
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { cudaFree(data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { cudaFree(data); }
 
   void* data = nullptr;
 };
@@ -149,11 +149,14 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
   Problem p = checked(problem);
   const std::vector<Choice> choices = candidates_and(others, p, only);
-  const Scratch scratch(p, choices);
+  const Buffer scratch(p, choices, scratch_bytes), workspace(p, choices, workspace_bytes);
   Stopwatch watch;
   p.stream = watch.stream;
   if (p.scratch == nullptr) {
     p.scratch = scratch.data;
+  }
+  if (p.workspace == nullptr) {
+    p.workspace = workspace.data;
   }
 
   struct Entry {

@@ -23,8 +23,9 @@ constexpr size_t kMostPlans = 16384;
 
 struct Plan {
   Descriptors descriptors;
-  std::optional<std::vector<cublasLtMatmulAlgo_t>> proposals;  // set once cuBLAS was asked
-  bool runs = false;                                           // whether a named algorithm runs the problem
+  std::optional<std::vector<Proposal>> proposals;  // set once cuBLAS was asked
+  std::map<int, std::optional<size_t>> named;      // the workspace of named algorithms, if they run the problem
+  bool runs = false;                               // whether a named algorithm does
 };
 
 // What a call of cublasLtMatmul needs for a problem and a chosen algorithm.
@@ -81,32 +82,50 @@ class Library {
     if (found->second == kNone) {
       return std::nullopt;
     }
-    Plan& plan = plan_of(p);
-    Descriptors& d = plan.descriptors;
-    cublasLtMatmulHeuristicResult_t result;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoCheck(handle(), &d.operation, &d.weight, &d.x, &d.residual, &d.y,
-                                &named_[static_cast<size_t>(found->second - kProposals)], &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > p.workspace_bytes) {
-      return std::nullopt;
-    }
-    plan.runs = true;
-    return found->second;
+    return workspace_of_named(plan_of(p), p, found->second) ? std::optional(found->second) : std::nullopt;
+  }
+
+  size_t workspace_bytes(const Problem& p, int rank) {
+    const std::lock_guard lock(mutex_);
+    return proposal_of(plan_of(p), p, rank).workspace_bytes;
   }
 
   Ready ready(const Problem& p, int rank) {
     const std::lock_guard lock(mutex_);
     Plan& plan = plan_of(p);
-    const std::vector<cublasLtMatmulAlgo_t>& from = rank < kProposals ? proposals_of(plan, p) : named_;
-    const int at = rank < kProposals ? rank : rank - kProposals;
-    if (at < 0 || at >= static_cast<int>(from.size())) {
-      throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(from.size()) +
-                               " algorithms, so there is none of rank " + std::to_string(at));
-    }
-    return {handle(), plan.descriptors, from[static_cast<size_t>(at)]};
+    return {handle(), plan.descriptors, proposal_of(plan, p, rank).algorithm};
   }
 
  private:
+  // Returns the algorithm of a rank. Throws std::runtime_error if there is none that runs the problem.
+  Proposal proposal_of(Plan& plan, const Problem& p, int rank) {
+    if (rank >= kProposals && rank - kProposals < static_cast<int>(named_.size())) {
+      if (const std::optional<size_t> workspace = workspace_of_named(plan, p, rank)) {
+        return {named_[static_cast<size_t>(rank - kProposals)], *workspace};
+      }
+    } else if (rank >= 0 && rank < static_cast<int>(proposals_of(plan, p).size())) {
+      return (*plan.proposals)[static_cast<size_t>(rank)];
+    }
+    throw std::runtime_error("fuseconv::linear_act: cuBLAS has no algorithm of rank " + std::to_string(rank) +
+                             " that computes the problem");
+  }
+
+  // Returns the size in bytes of the workspace of a named algorithm, or std::nullopt if it cannot compute the problem.
+  std::optional<size_t> workspace_of_named(Plan& plan, const Problem& p, int rank) {
+    const auto [known, is_new] = plan.named.try_emplace(rank);
+    if (is_new) {
+      Descriptors& d = plan.descriptors;
+      cublasLtMatmulHeuristicResult_t result;
+      const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle(), &d.operation, &d.weight, &d.x, &d.residual, &d.y,
+                                                            &named_[static_cast<size_t>(rank - kProposals)], &result);
+      if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= p.workspace_bytes) {
+        known->second = result.workspaceSize;
+        plan.runs = true;
+      }
+    }
+    return known->second;
+  }
+
   cublasLtHandle_t handle() {
     cublasLtHandle_t& handle = handles_[current_device()];
     if (handle == nullptr) {
@@ -124,10 +143,10 @@ class Library {
     if (plans_.size() >= kMostPlans) {
       plans_.clear();
     }
-    return plans_[key] = {describe(p), std::nullopt, false};
+    return plans_[key] = {describe(p), std::nullopt, {}, false};
   }
 
-  const std::vector<cublasLtMatmulAlgo_t>& proposals_of(Plan& plan, const Problem& p) {
+  const std::vector<Proposal>& proposals_of(Plan& plan, const Problem& p) {
     if (!plan.proposals) {
       plan.proposals = propose(handle(), p, plan.descriptors);
     }
@@ -161,7 +180,7 @@ void multiply(const Problem& p, int algorithm, double factor) {
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
   check(cublasLtMatmul(handle, &d.operation, alpha, p.weight, &d.weight, p.x, &d.x, beta,
                        p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y, &chosen, p.workspace,
-                       p.workspace_bytes, static_cast<cudaStream_t>(p.stream)),
+                       p.workspace != nullptr ? p.workspace_bytes : 0, static_cast<cudaStream_t>(p.stream)),
         "cublasLtMatmul");
 }
 
@@ -199,6 +218,8 @@ bool runs(const Problem& p) { return refuses(p).empty() && library().runs(p); }
 std::optional<int> named(const Problem& p, const std::string& name) {
   return refuses(p).empty() ? library().named(p, name) : std::nullopt;
 }
+
+size_t workspace_bytes(const Problem& p, int algorithm) { return library().workspace_bytes(p, algorithm); }
 
 void run(const Problem& p, int algorithm, double scale) {
   if (const std::string reason = refuses(p); !reason.empty()) {

@@ -27,6 +27,10 @@ bool runs(const Problem& problem);
 // kernels.
 std::optional<int> named(const Problem& problem, const std::string& name);
 
+// Returns the size in bytes of the workspace that the algorithm with rank `algorithm` needs. Throws std::runtime_error
+// if there is no such algorithm.
+size_t workspace_bytes(const Problem& problem, int algorithm);
+
 // Runs the algorithm with rank `algorithm` on the problem's stream and multiplies the product by `scale`. Throws
 // std::runtime_error if the problem is not supported or cuBLAS fails.
 void run(const Problem& problem, int algorithm, double scale = 1.0);

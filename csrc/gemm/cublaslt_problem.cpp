@@ -137,7 +137,7 @@ Descriptors describe(const Problem& p) {
   return d;
 }
 
-std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t lt, const Problem& p, Descriptors& d) {
+std::vector<Proposal> propose(cublasLtHandle_t lt, const Problem& p, Descriptors& d) {
   cublasLtMatmulPreferenceOpaque_t preference;
   check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
@@ -151,14 +151,14 @@ std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t lt, const Problem& p,
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, &d.operation, &d.weight, &d.x, &d.residual, &d.y,
                                                                &preference, kProposals, proposals.data(), &found);
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<Proposal> algorithms;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
     return algorithms;
   }
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < found; ++i) {
     if (proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize <= p.workspace_bytes) {
-      algorithms.push_back(proposals[i].algo);
+      algorithms.push_back({proposals[i].algo, proposals[i].workspaceSize});
     }
   }
   return algorithms;

@@ -29,9 +29,15 @@ void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t n
 
 Descriptors describe(const Problem& problem);
 
+// An algorithm that can compute a problem, and the size in bytes of the workspace that it needs.
+struct Proposal {
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes;
+};
+
 // Returns the algorithms that cuBLASLt proposes, at most kProposals, fastest expected first. Takes as long as several
 // kernels.
-std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, const Problem& problem, Descriptors& descriptors);
+std::vector<Proposal> propose(cublasLtHandle_t handle, const Problem& problem, Descriptors& descriptors);
 
 // Returns the configuration of an algorithm: id, tile, stages, split-K, reduction, swizzle, option, inner shape and
 // cluster shape, as cuBLAS numbers them.

@@ -46,11 +46,11 @@ struct Problem {
   // relu only: whether cublaslt may be a candidate, because the caller tests whether each algorithm propagates NaN
   // before it uses the algorithm
   int32_t relu_checked;
-  int32_t gated;    // whether the layer is gated; then there is no residual
-  void* workspace;  // device memory, kWorkspaceBytes, 256-byte aligned; or null
-  size_t workspace_bytes;
-  void* scratch;  // device memory, 256-byte aligned, scratch_bytes(problem, choice) bytes; or null
-  void* stream;   // cudaStream_t
+  int32_t gated;           // whether the layer is gated; then there is no residual
+  void* workspace;         // device memory, 256-byte aligned, workspace_bytes(problem, choice) bytes; or null
+  size_t workspace_bytes;  // how many bytes a choice may need
+  void* scratch;           // device memory, 256-byte aligned, scratch_bytes(problem, choice) bytes; or null
+  void* stream;            // cudaStream_t
   // Computes z = x w^T + bias, with dense rows, on a stream with the host framework's GEMM, or all of a convolution
   // with cuDNN. Backends `aten` and `cudnn` require this function; null if there is none.
   void (*product)(void* context, void* stream, void* z);

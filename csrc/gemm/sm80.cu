@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/shared_memory.h"
 #include "gemm/cuda_check.h"
 #include "gemm/sm80_kernel.cuh"
 
@@ -101,9 +102,7 @@ void run(const Problem& p, int shape) {
     throw std::runtime_error("fuseconv::linear_act: backend sm80 refuses: " + reason);
   }
   const Kernel kernel = find(p, shape);
-  cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kernel.shared_bytes)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel.function, kernel.shared_bytes);
   Arguments arguments{};
   arguments.x = p.x;
   arguments.w = p.weight;

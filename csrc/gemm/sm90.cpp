@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/shared_memory.h"
 #include "gemm/cuda_check.h"
 #include "gemm/sm90_arguments.h"
 #include "gemm/sm90_kernel_table.h"
@@ -194,9 +195,7 @@ void run(const Problem& p, const Configuration& c) {
   if (kernel.function == nullptr) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: f32 has no kernel of this tile shape");
   }
-  cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kernel.shared_bytes)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel.function, kernel.shared_bytes);
   // A box of w is one block's part. If gated, a box contains only gates or only ups, even if one block copies both.
   const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
   const int x_rows = x_box_rows(p, kernel, c.cluster_n);

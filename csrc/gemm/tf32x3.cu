@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/shared_memory.h"
 #include "gemm/cuda_check.h"
 #include "gemm/tensor_map.h"
 #include "gemm/tf32x3_kernel.cuh"
@@ -132,9 +133,7 @@ void run(const Problem& p, int shape) {
                       p.activation,
                       aligned(p.y, p.y_stride, 8) && aligned(p.residual, p.residual_stride, 8),
                       p.residual_first != 0};
-  cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kernel.shared_bytes)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel.function, kernel.shared_bytes);
   void* parameters[] = {&x_map, &w_map, &arguments};
   cudaLaunchAttribute attributes[1];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -13,6 +13,7 @@
 #include "core/coarse.cuh"
 #include "core/cuda.cuh"
 #include "core/layout.h"
+#include "core/shared_memory.h"
 #include "kernels/implicit_gemm.h"
 #include "kernels/run.cuh"
 
@@ -243,9 +244,7 @@ void launch(CudaHost& host, const Convolution& c) {
                   static_cast<unsigned>(quotient_up(channels, kLanes * kPair)), static_cast<unsigned>(c.x.sizes[0]));
   const size_t shared = shared_bytes<T>(rows, columns, kKernel, kStride);
   if (shared > kSharedWithoutAsking) {
-    check_cuda(cudaFuncSetAttribute(depthwise_kernel<T, kKernel, kStride>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(kMostShared)),
-               "cudaFuncSetAttribute");
+    allow_shared_memory(depthwise_kernel<T, kKernel, kStride>, kMostShared);
   }
   depthwise_kernel<T, kKernel, kStride><<<grid, block, shared, stream_of(host)>>>(p);
   check_launch("depthwise");

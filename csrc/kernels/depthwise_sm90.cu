@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/shared_memory.h"
 #include "gemm/cuda_check.h"
 #include "gemm/tensor_map.h"
 #include "kernels/depthwise.h"
@@ -99,8 +100,7 @@ bool launch(CudaHost& host, const Convolution& c) {
   const Problem p = problem_of(c);
   const int bytes = kAlignment + kResultBytes + kStages * (p.box_bytes + 8);
   constexpr int kMostBytes = kAlignment + kResultBytes + kStages * (kMostBoxBytes + 8);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel, kMostBytes);
   int per_sm = 0;
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kThreads, bytes),
              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");

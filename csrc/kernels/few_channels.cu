@@ -15,6 +15,7 @@
 #include "core/coarse.cuh"
 #include "core/cuda.cuh"
 #include "core/layout.h"
+#include "core/shared_memory.h"
 #include "kernels/images.h"
 #include "kernels/run.cuh"
 
@@ -270,8 +271,7 @@ bool launch(CudaHost& host, const Problem& p) {
     return false;
   }
   const auto kernel = few_channels_kernel<T, kColumns>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMostShared)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel, kMostShared);
   const dim3 grid(static_cast<unsigned>(std::min(p.tiles, blocks_per_sm(kColumns) * sm_count())),
                   static_cast<unsigned>(quotient_up(p.out_channels, kColumns)));
   kernel<<<grid, kThreads, bytes, stream_of(host)>>>(p);

@@ -28,7 +28,7 @@ inline void check_group_norm(const char* op, In x, int64_t groups, const std::op
   common_dtype(op, {{"x", x}});
   // The kernels split the channels into two dims, so x must have fewer than kMaxRank dims.
   check(x.rank >= 2 && x.rank < kMaxRank, "fuseconv::", op, ": x must have the shape [N, C, ...], of at most ",
-        kMaxRank - 1, " dims, but has ", to_string(x));
+        kMaxRank - 1, " dims, but has ", SizesText{x});
   const int64_t channels = x.sizes[1];
   check(groups > 0 && channels % groups == 0, "fuseconv::", op, ": groups must divide the ", channels,
         " channels of x, but is ", groups);
@@ -37,7 +37,7 @@ inline void check_group_norm(const char* op, In x, int64_t groups, const std::op
       common_dtype(op, {{"x", x}, {name, *vector}});
       check(vector->rank == 1 && vector->sizes[0] == channels, "fuseconv::", op, ": ", name,
             " must have one element for each of the ", channels, " channels of x, but has the shape ",
-            to_string(*vector));
+            SizesText{*vector});
     }
   }
 }

@@ -77,7 +77,6 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
   }
   p.y = y.data;
   p.y_stride = p.n;
-  p.workspace = host.scratch(linear::kWorkspaceBytes);
   p.workspace_bytes = linear::kWorkspaceBytes;
   p.stream = host.stream();
   HostProduct product{host, x, weight, bias};
@@ -86,6 +85,9 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
   const linear::Choice choice = linear::Choices::of_process().choose(p, tuning::may_time(), backend);
   if (const size_t bytes = linear::scratch_bytes(p, choice); bytes > 0) {
     p.scratch = host.scratch(bytes);
+  }
+  if (const size_t bytes = linear::workspace_bytes(p, choice); bytes > 0) {
+    p.workspace = host.scratch(bytes);
   }
   linear::run(p, choice);
 }

@@ -7,6 +7,7 @@
 
 #include "arch/sm80.cuh"
 #include "core/cuda.cuh"
+#include "core/shared_memory.h"
 #include "gemm/activation.cuh"
 #include "kernels/mlp_problem.h"
 
@@ -206,7 +207,7 @@ void launch(const MlpProblem& p) {
   }
   constexpr int kBytes = 2 * kWidth * kPitch * static_cast<int>(sizeof(Element));
   const auto kernel = &mlp_mma_kernel<Element, kWidth>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "cudaFuncSetAttribute");
+  allow_shared_memory(kernel, kBytes);
   int device, sms, blocks;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");

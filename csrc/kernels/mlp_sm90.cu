@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/shared_memory.h"
 #include "gemm/cuda_check.h"
 #include "gemm/tensor_map.h"
 #include "kernels/mlp_sm90.cuh"
@@ -45,8 +46,7 @@ mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
 
 void launch(void (*kernel)(mlp::Arguments), const mlp::Arguments& a, int blocks, int cluster, int threads,
             uint32_t shared_bytes, void* stream) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel, shared_bytes);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

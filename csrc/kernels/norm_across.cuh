@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/activation.h"
+#include "core/shared_memory.h"
 #include "kernels/norm_arguments.cuh"
 
 namespace fuseconv::cuda {
@@ -287,9 +288,7 @@ bool run_across(NormArguments<T> a, cudaStream_t stream) {
     if (blocks > kMaxBlocks || shared > kMostAcrossShared) {
       return false;
     }
-    check_cuda(cudaFuncSetAttribute(norm_across<T, kTile, kSize, kThreads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(kMostAcrossShared)),
-               "cudaFuncSetAttribute");
+    allow_shared_memory(norm_across<T, kTile, kSize, kThreads>, kMostAcrossShared);
     norm_across<T, kTile, kSize, kThreads><<<static_cast<unsigned>(blocks), kThreads, shared, stream>>>(a, across);
     return true;
   };

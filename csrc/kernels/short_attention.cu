@@ -1,5 +1,6 @@
 #include "kernels/short_attention.cuh"
 
+#include "core/shared_memory.h"
 #include "kernels/attention.h"
 
 namespace fuseconv::cuda {
@@ -47,8 +48,7 @@ bool launch(CudaHost& host, Arguments a) {
   a.groups = Divisor<uint32_t>(groups);
   const auto kernel = a.mask == nullptr ? attention_kernel::short_attention_kernel<T, kWidth, false>
                                         : attention_kernel::short_attention_kernel<T, kWidth, true>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-             "cudaFuncSetAttribute");
+  allow_shared_memory(kernel, bytes);
   const uint32_t heads_per_block = kWarps / a.tiles;
   const uint32_t blocks = (a.head_count + heads_per_block - 1) / heads_per_block * a.groups.divisor;
   kernel<<<blocks, kThreads, bytes, stream_of(host)>>>(a);

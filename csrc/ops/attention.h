@@ -29,12 +29,12 @@ struct Attention {
   static std::array<Spec, 1> outputs(const Args& args) {
     const auto& [q, k, v, mask, scale] = args;
     common_dtype(name, {{"q", q}, {"k", k}, {"v", v}});
-    check(q.rank >= 3, "fuseconv::", name, ": q must have the shape [..., H, S, D], but has ", to_string(q));
+    check(q.rank >= 3, "fuseconv::", name, ": q must have the shape [..., H, S, D], but has ", SizesText{q});
     const int64_t width = q.sizes[q.rank - 1];
     check(has_leading(k, q) && k.sizes[k.rank - 1] == width, "fuseconv::", name,
-          ": k must have the leading dims and the last dim of q, ", to_string(q), ", but has ", to_string(k));
+          ": k must have the leading dims and the last dim of q, ", SizesText{q}, ", but has ", SizesText{k});
     check(has_leading(v, q) && v.sizes[v.rank - 2] == k.sizes[k.rank - 2], "fuseconv::", name,
-          ": v must have the leading dims and the positions of k, ", to_string(k), ", but has ", to_string(v));
+          ": v must have the leading dims and the positions of k, ", SizesText{k}, ", but has ", SizesText{v});
     Spec y{q.dtype, q.rank, {}, {}};
     std::copy_n(q.sizes, q.rank - 1, y.sizes);
     y.sizes[y.rank - 1] = v.sizes[v.rank - 1];

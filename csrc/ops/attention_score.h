@@ -28,10 +28,10 @@ struct AttentionScore {
 
   static std::array<Spec, 1> outputs(const Args& args) {
     common_dtype(name, {{"q", args.q}, {"k", args.k}});
-    check(args.q.rank >= 2, "fuseconv::", name, ": q must have the shape [..., S, D], but has ", to_string(args.q));
+    check(args.q.rank >= 2, "fuseconv::", name, ": q must have the shape [..., S, D], but has ", SizesText{args.q});
     check(args.k.rank >= 2 && args.k.sizes[args.k.rank - 1] == args.q.sizes[args.q.rank - 1], "fuseconv::", name,
           ": k must have the shape [..., T, ", args.q.sizes[args.q.rank - 1], "], the last dim of q, but has ",
-          to_string(args.k));
+          SizesText{args.k});
     Spec y = broadcast(name, {"q without its last two dims", leading(args.q)},
                        {"k without its last two dims", leading(args.k)});
     y.rank += 2;

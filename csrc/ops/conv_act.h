@@ -53,15 +53,15 @@ struct ConvAct {
     check(x.rank >= 3 && x.rank <= 5, "fuseconv::", name,
           ": x must have the shape [N, C, ...] with 1 to 3 spatial dims, "
           "but has ",
-          to_string(x));
+          SizesText{x});
     check(weight.rank == x.rank, "fuseconv::", name, ": weight must have as many dims as x, ", x.rank, ", but has ",
-          to_string(weight));
-    check(element_count(weight) > 0, "fuseconv::", name, ": weight must not be empty, but has ", to_string(weight));
+          SizesText{weight});
+    check(element_count(weight) > 0, "fuseconv::", name, ": weight must not be empty, but has ", SizesText{weight});
     check(groups > 0 && weight.sizes[0] % groups == 0, "fuseconv::", name, ": groups must divide the first dim of ",
           "weight, ", weight.sizes[0], ", but is ", groups);
     const int64_t channels = transposed ? weight.sizes[0] : weight.sizes[1] * groups;
     check(x.sizes[1] == channels, "fuseconv::", name, ": x must have ", channels, " channels, but has the shape ",
-          to_string(x));
+          SizesText{x});
     const size_t spatial = static_cast<size_t>(x.rank) - 2;
     check_numbers("stride", stride, spatial, 1);
     check_numbers("padding", padding, padding.size() == spatial * 2 && !transposed ? spatial * 2 : spatial, 0);
@@ -75,18 +75,18 @@ struct ConvAct {
       sizes[i + 2] = transposed ? (size - 1) * stride[i] - 2 * before[i] + extent + output_padding[i]
                                 : (size + before[i] + after[i] - extent + stride[i]) / stride[i];
       check(size > 0 || x.sizes[0] == 0, "fuseconv::", name, ": spatial dim ", i, " of x must not be empty, but x has ",
-            to_string(x));
+            SizesText{x});
       check(!transposed || output_padding[i] < std::max(stride[i], dilation[i]), "fuseconv::", name,
             ": output_padding must be less than the stride or the dilation, but is ", output_padding[i]);
       check(sizes[i + 2] >= (transposed ? 0 : 1), "fuseconv::", name, ": spatial dim ", i,
-            " of x is too small for the kernel: x has ", to_string(x), " and weight ", to_string(weight));
+            " of x is too small for the kernel: x has ", SizesText{x}, " and weight ", SizesText{weight});
     }
     const bool last = is_channels_last(x) || is_channels_last(weight);
     const Spec y = last ? channels_last(x.dtype, x.rank, sizes) : contiguous(x.dtype, x.rank, sizes);
     if (bias) {
       common_dtype(name, {{"x", x}, {"bias", *bias}});
       check(bias->rank == 1 && bias->sizes[0] == sizes[1], "fuseconv::", name, ": bias must have the shape [", sizes[1],
-            "], but has ", to_string(*bias));
+            "], but has ", SizesText{*bias});
     }
     if (residual) {
       common_dtype(name, {{"x", x}, {"residual", *residual}});

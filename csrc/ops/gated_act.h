@@ -37,7 +37,7 @@ struct GatedAct {
   static void check_halves(const char* op, In z) {
     check_has_dims(op, {"z", z});
     check(z.sizes[z.rank - 1] % 2 == 0, "fuseconv::", op,
-          ": z must have the shape [..., 2H], gates before ups, but has ", to_string(z));
+          ": z must have the shape [..., 2H], gates before ups, but has ", SizesText{z});
   }
 };
 

@@ -26,7 +26,7 @@ struct GeluDropout {
   static std::array<Spec, 1> outputs(const Args& args) {
     common_dtype(name, {{"x", args.x}});
     check(args.seed.dtype == Dtype::i64 && element_count(args.seed) == 1, "fuseconv::", name,
-          ": seed must be an int64 tensor of one element, but has the shape ", to_string(args.seed),
+          ": seed must be an int64 tensor of one element, but has the shape ", SizesText{args.seed},
           args.seed.dtype == Dtype::i64 ? "" : " and another dtype");
     check(0 <= args.p && args.p <= 1, "fuseconv::", name, ": p must be from 0 to 1, but is ", args.p);
     return {broadcast(name, {"x", args.x}, {"x", args.x})};

@@ -39,7 +39,7 @@ struct LinearAct {
     check_has_dims(name, {"x", args.x});
     const int64_t columns = args.x.sizes[args.x.rank - 1];
     check(args.weight.rank == 2 && args.weight.sizes[1] == columns, "fuseconv::", name,
-          ": weight must have the shape [N, ", columns, "], the last dim of x, but has ", to_string(args.weight));
+          ": weight must have the shape [N, ", columns, "], the last dim of x, but has ", SizesText{args.weight});
     Spec y = contiguous_like(args.x);
     y.sizes[y.rank - 1] = args.weight.sizes[0];
     y = contiguous_like(y);

@@ -31,7 +31,7 @@ struct LinearGated {
     const int64_t columns = args.x.sizes[args.x.rank - 1];
     check(args.weight.rank == 2 && args.weight.sizes[1] == columns && args.weight.sizes[0] % 2 == 0, "fuseconv::", name,
           ": weight must have the shape [2H, ", columns, "], gates before ups, ", columns,
-          " the last dim of x, but has ", to_string(args.weight));
+          " the last dim of x, but has ", SizesText{args.weight});
     if (args.bias) {
       common_dtype(name, {{"x", args.x}, {"bias", *args.bias}});
       check_vector(name, {"bias", *args.bias}, {"x weight^T", product_of(args.x, args.weight)});

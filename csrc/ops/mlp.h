@@ -57,13 +57,13 @@ struct Mlp {
       common_dtype(name, {{"x", args.x}, {weight_names[i], weight}});
       check(weight.rank == 2 && weight.sizes[1] == width, "fuseconv::", name, ": ", weight_names[i],
             " must have the shape [N, ", width, "], ",
-            i == 0 ? "the last dim of x" : "the rows of the weight before it", ", but has ", to_string(weight));
+            i == 0 ? "the last dim of x" : "the rows of the weight before it", ", but has ", SizesText{weight});
       width = weight.sizes[0];
       check_width(weight_names[i], width);
       if (const auto& bias = all.at[i].bias) {
         common_dtype(name, {{"x", args.x}, {bias_names[i], *bias}});
         check(bias->rank == 1 && bias->sizes[0] == width, "fuseconv::", name, ": ", bias_names[i],
-              " must have the shape [", width, "], the rows of ", weight_names[i], ", but has ", to_string(*bias));
+              " must have the shape [", width, "], the rows of ", weight_names[i], ", but has ", SizesText{*bias});
       }
     }
     return {contiguous_like(y)};

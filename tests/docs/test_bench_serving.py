@@ -80,6 +80,19 @@ def test_figures_are_of_all_calls_and_ratios_of_those_after_the_second() -> None
     assert cold.relative(warm) == {"warm_p50_us": 1000, "warm_p99_us": 1000, "p50_of_warm": 2, "p99_of_warm": 5}
 
 
+def test_new_and_known_sizes_take_turns() -> None:
+    known = traffic.traffic("random", RANGES, 20).sizes
+    new = traffic.paired(RANGES, known, 30).sizes
+    assert len(set(new[::2])) == 30
+    assert {*new[1::2]} <= {*known}
+    assert not {*new[::2]} & {*known, traffic.outside(RANGES)}
+    assert traffic.paired([range(1, 4)], [(1,), (3,)], 30).sizes == ()
+    latencies = replay.Latencies((3e-3, 1e-3, 3e-3, 2e-3, 9e-3, 2e-3), 0.02)
+    assert latencies.of_pairs() == {"new_p50_us": 3000, "known_p50_us": 2000, "new_of_known": 1.5}
+    empty = replay.replayed(lambda x: x, traffic.Traffic(()), {}, "cpu")
+    assert empty.of_pairs() == {}
+
+
 @pytest.mark.pages
 @pytest.mark.parametrize("name", ["bert-base-masked", "mlp-3x128-relu", "diffusion-block"])
 def test_a_model_is_exported_with_its_ranges(name: str) -> None:
@@ -122,6 +135,7 @@ def test_a_run_prints_and_writes_its_rows(
     assert [row["contestant"] for row in rows] == ["aoti", "fuseconv torchscript", "eager"]
     assert absent["absent"] == "no compiler"
     for row in (ours, eager):
+        assert row["new_of_known"] == pytest.approx(row["new_p50_us"] / row["known_p50_us"], rel=0.02)
         assert row["worst_us"] >= row["p99_us"] >= row["p50_us"] > 0
         assert min(row[name] for name in ("calls_per_s", "warm_p50_us", "p50_of_warm", "p99_of_warm")) > 0
 
