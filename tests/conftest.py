@@ -99,11 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not config.option.everything:
         apart = left_out_parts(config)
-        left_out = [
+        left_out = {
             item for item in items if is_off_the_diagonal(item) or any(item.get_closest_marker(name) for name in apart)
-        ]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        }
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

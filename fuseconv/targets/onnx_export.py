@@ -317,6 +317,12 @@ def _add_functions(model: Any, device: str) -> None:
             node.overload = str(calls.setdefault(call, len(calls)))
     if not calls:
         return
-    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, device, None, None)):
+    for function in onnx_functions.bodies(list(calls), _exporter(device)):
         model.functions[function.identifier()] = function
     model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)
+
+
+@cache
+def _exporter(device: str) -> Callable[[torch.export.ExportedProgram], Any]:
+    """Returns the one function per device that exports programs without names."""
+    return lambda exported: _export(exported, device, None, None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import onnxscript
 import torch
@@ -205,25 +206,43 @@ class _References(torch.nn.Module):
         return [call.run(group) for call, group in zip(self.calls, groups, strict=True)]
 
 
+_BODIES: dict[tuple[Call, Callable[..., ir.Model]], bytes] = {}
+"""The bodies that this process has written, as serialized functions."""
+
+
 def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
     """Returns one ONNX function per call; the function's overload name is the index of the call.
 
-    All references are exported together, as one program.
+    All references that were not exported before are exported together, as one program. A body does not depend on the
+    calls that it was exported with: it contains only names that are counted in the body itself, and no metadata.
 
     Args:
         calls: the distinct calls, each of which gets one function.
-        export: the ONNX exporter: `(program) -> model`.
+        export: the ONNX exporter: `(program) -> model`. Bodies are kept per exporter.
     """
+    missing = [call for call in calls if (call, export) not in _BODIES]
+    for call, function in zip(missing, _exported(missing, export) if missing else (), strict=True):
+        _BODIES[call, export] = ir.to_proto(function).SerializeToString()
+    return [_read(_BODIES[call, export], str(overload)) for overload, call in enumerate(calls)]
+
+
+def _read(body: bytes, overload: str) -> ir.Function:
+    proto = onnx.FunctionProto.FromString(body)
+    proto.overload = overload
+    return ir.from_proto(proto)
+
+
+def _exported(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
     groups = tuple(call.examples() for call in calls)
     shapes = tuple([_dynamic(tensor) for tensor in group] for group in groups)
     program = torch.export.export(_References(calls), groups, dynamic_shapes={"groups": shapes})
     graph = export(program).graph
     inputs, outputs = iter(graph.inputs), iter(graph.outputs)
     functions = []
-    for overload, (call, group) in enumerate(zip(calls, groups, strict=True)):
+    for call, group in zip(calls, groups, strict=True):
         own_inputs = [next(inputs) for _ in group]
         own_outputs = [next(outputs) for _ in call.op.overload._schema.returns]
-        functions.append(_function(call, str(overload), ir.convenience.extract(graph, own_inputs, own_outputs)))
+        functions.append(_function(call, ir.convenience.extract(graph, own_inputs, own_outputs)))
     return functions
 
 
@@ -232,19 +251,24 @@ def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
     return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
 
 
-def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
+def _function(call: Call, graph: ir.Graph) -> ir.Function:
     given = iter(list(graph.inputs))
     formals = [ir.Value() if kind is None else next(given) for kind in call.tensors]
     for formal, name in zip(formals, tensor_names(call.op), strict=True):
         formal.name = name
-    for node in graph:
-        for value in node.outputs:
-            value.shape = None  # the shape has the sizes of the examples
     graph.inputs.clear()
     graph.inputs.extend(formals)
     _write_constants_as_nodes(graph)
+    graph.metadata_props.clear()
+    for at, node in enumerate(graph.all_nodes()):
+        node.name = f"{node.op_type}_{at}"
+        node.metadata_props.clear()
+        for position, value in enumerate(node.outputs):
+            value.name = f"{node.name}_{position}"
+            value.metadata_props.clear()
+            value.shape = None  # the shape has the sizes of the examples
     attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in call.attributes]
-    return ir.Function(DOMAIN, op_type(call.op), overload, graph=graph, attributes=attributes)
+    return ir.Function(DOMAIN, op_type(call.op), graph=graph, attributes=attributes)
 
 
 def _write_constants_as_nodes(graph: ir.Graph) -> None:
