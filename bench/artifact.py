@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -77,6 +78,8 @@ def converted(
 def _convert(
     name: str, shape: tuple[int, ...], dtype: str, arguments: argparse.Namespace, scratch: Path, changing: bool
 ) -> Made:
+    logging.basicConfig()
+    logging.getLogger("fuseconv").setLevel(logging.INFO)  # why it looks for a fault, which takes minutes
     entry = replace(next(entry for entry in ENTRIES if entry.name == name), shape=shape)
     module, inputs = entry.made(DTYPES[dtype], arguments.layers)
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=scratch) as folder:

@@ -5,6 +5,7 @@ A step of a plan is one rewrite of the graph by a rule. A tactic is the kernel c
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -183,6 +184,7 @@ class Filling:
             if self.allow_mismatch:
                 verdict = Verdict(error=found.error)
             else:
+                logging.getLogger("fuseconv").info("%s fails verification: %s", name, gates.failure(found))
                 with self.progress(f"find the fault in {name}"):
                     verdict = self.gate.verdict(name, self.plan.of(name), found)
             if verdict.guilty is not None:

@@ -200,6 +200,11 @@ def fails(found: Verified) -> bool:
     return found.error is not None or not all(row.ok for row in found.rows)
 
 
+def failure(found: Verified) -> str:
+    """Returns why a target failed verification, in a line."""
+    return found.error.what if found.error is not None else _figures(list(_keys(found).values()))
+
+
 def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
     """Returns the matches to exclude after a step failed, with the reasons.
 
