@@ -54,7 +54,13 @@ def difference(
     return ""
 
 
-def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
+def hold(
+    exported: ExportedProgram,
+    contract: Contract,
+    original: Original,
+    sizes: Sequence[Mapping[str, int]],
+    line: Callable[[Mapping[str, int]], str],
+) -> None:
     """Checks that a captured program and the original model compute the same outputs at the given sizes.
 
     Args:
@@ -62,6 +68,8 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
         contract: the inputs, with ranges of values that the model accepts, and the names of the outputs.
         original: the model that was captured.
         sizes: the cases to compare. Each maps every dim's name to its size. The first has the sizes of the capture.
+        line: a function that returns the source line at which the model treats sizes in another way than the program,
+            or "" if it is unknown.
 
     Raises:
         UnsupportedError: the outputs differ, or one of the two fails. The error names the sizes, the output and the
@@ -76,7 +84,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
 
     for tried in sizes:
         if reason := differs(tried):
-            raise _disagreement(reason, tried, sizes[0], contract, original, differs)
+            raise _disagreement(reason, tried, sizes[0], contract, original, differs, line)
 
 
 def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
@@ -140,14 +148,15 @@ def _disagreement(
     contract: Contract,
     original: Original,
     differs: Callable[[Mapping[str, int]], str],
+    line: Callable[[Mapping[str, int]], str],
 ) -> UnsupportedError:
     """Finds out why a program differs from the model at the sizes `tried`, and returns the error with a fix."""
-    where, at = type(original.module).__name__, sizes_text(tried)
+    at = sizes_text(tried)
     inputs, first = draw_taken(original, contract, tried, seed=0)
     if difference(original(*inputs), first, contract.outputs, first):
         return UnsupportedError(
             "the model returns different results for the same inputs",
-            where=where,
+            where=type(original.module).__name__,
             fix="make the outputs depend only on the inputs",
         )
     if differs(ordinary):
@@ -162,7 +171,7 @@ def _disagreement(
     return UnsupportedError(
         f"the model branches on its sizes, and torch.export captured only one branch: "
         f"the program differs at {at}: {reason}",
-        where=where,
+        where=line(tried) or type(original.module).__name__,
         fix=_narrower(tried, ordinary, contract, same),
     )
 
@@ -177,7 +186,9 @@ def _narrower(
     ranges: list[Dim] = []
     for name, dim in contract.dims().items():
         if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):
-            only = dim.narrowed(*taken_range(dim, ordinary, agrees), dim.step)
+            near = (tried[name], dim.max) if tried[name] < ordinary[name] else (dim.min, tried[name])
+            low, high = taken_range(dim.narrowed(*near, dim.step), ordinary, agrees)
+            only = dim.narrowed(low, high, dim.step)
             if not only.min <= tried[name] <= only.max:
                 ranges.append(only)
     if ranges:

@@ -6,6 +6,7 @@ rules match. In-place ops on temporaries are kept; see `purity` for in-place ops
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,10 +20,11 @@ from torch.fx.experimental.sym_node import SymNode
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.causal_hint import without_causal_hint
-from fuseconv.capture.deferred import export_proving
+from fuseconv.capture.deferred import export_proving, release
 from fuseconv.capture.drawn import open_integers, with_taken_ranges
-from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
+from fuseconv.capture.errors import constrained_dims, explain, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
+from fuseconv.capture.inverse_stft import inverse_stft_of_any_length
 from fuseconv.capture.placement import place
 from fuseconv.capture.pools import pools_of_any_length
 from fuseconv.capture.purity import purify
@@ -30,6 +32,7 @@ from fuseconv.capture.regions import inline_regions
 from fuseconv.capture.results import export_registering
 from fuseconv.capture.state import check_state
 from fuseconv.capture.tables import compute_tables
+from fuseconv.capture.transforms import expand_transforms
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import TensorSpec
@@ -43,9 +46,11 @@ from fuseconv.program.captured import Program
 from fuseconv.program.original import Kind, Original, keeping_buffers
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sizes import multiples
+from fuseconv.sizes.larger_sizes import larger_sizes
 from fuseconv.sizes.named_sizes import named_sizes
 from fuseconv.sizes.size_guards import suspects
 from fuseconv.sizes.telling_sizes import telling_sizes
+from fuseconv.sizes.unusual_sizes import all_unusual, chosen_unusual, line_of
 from fuseconv.sources import Subject
 from fuseconv.sources.flat import flatten, input_order
 
@@ -63,21 +68,52 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
             captured program differs from the model at some sizes.
         UsageError: the model rejects the inputs of the contract, or its state does not match the contract.
     """
-    contract = subject.contract
-    tensors = draw(contract, example_sizes(contract), seed=0)
+    sizes = example_sizes(subject.contract)
+    tensors = draw(subject.contract, sizes, seed=0)
     try:
-        exported = spell_out(export(subject, tensors))
+        exported = _spelled_out(subject, tensors)
     except Exception as error:
+        for larger in larger_sizes(subject.contract, constrained_dims(error, subject.contract)):
+            others = draw(subject.contract, larger, seed=0)
+            try:
+                return _checked(subject, device, _spelled_out(subject, others), larger, others)
+            except Exception as failure:  # noqa: BLE001 - the first error is the one to report
+                logging.getLogger("fuseconv").debug("the capture at %s failed: %s", larger, failure)
         raise explain(error, subject, tensors, export) from error
+    return _checked(subject, device, exported, sizes, tensors)
+
+
+def _spelled_out(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
+    return spell_out(expand_transforms(export(subject, tensors)))
+
+
+def _checked(
+    subject: Subject,
+    device: str,
+    exported: ExportedProgram,
+    sizes: Mapping[str, int],
+    tensors: tuple[torch.Tensor, ...],
+) -> Program:
+    """Returns an exported subject as a program after checking that it computes the model's results.
+
+    Args:
+        subject: the model on the CPU, and its contract.
+        device: `cpu` or `cuda`.
+        exported: the result of `export`.
+        sizes: the size of each dim in the export.
+        tensors: the inputs of the export.
+
+    Raises:
+        UnsupportedError: the program differs from the model at some sizes.
+        UsageError: the model's state does not match the contract.
+    """
+    contract = subject.contract
     flat = flatten(exported, [spec.name for spec in contract.inputs], subject.call, subject.examples)
-    try:
-        multiples.check(flat.exported, contract)
-    except multiples.NarrowedError as error:
-        raise explain_narrowed(error, subject, tensors, export) from error
     if not flat.outputs:
         raise UnsupportedError(
             "the model returns no tensor", where=type(subject.module).__name__, fix="return one or more tensors"
         )
+    assumptions = release(flat.exported, contract)
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)
     purify(flat.exported)
@@ -99,11 +135,14 @@ def capture(subject: Subject, device: str = "cpu") -> Program:
     for suspect in guards:
         if not agrees(exported, contract, original, suspect.sizes):
             raise explain_suspect(suspect, subject, tensors, export)
-    hold(exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
+    telling = [*telling_sizes(contract, named_sizes(subject.module)), *all_unusual(assumptions, contract)]
+    tried = [sizes, *(one for one in telling if one != sizes)]
+    hold(exported, contract, original, tried, partial(line_of, assumptions))
     # Random examples are generated again, within the ranges of input values that the graph allows.
     examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else program.examples
     exported.example_inputs = (examples, {})
-    return place(replace(program, examples=examples), device)
+    unusual = tuple(chosen_unusual(assumptions, contract))
+    return place(replace(program, examples=examples, unusual=unusual), device)
 
 
 def _forget_addresses(exported: ExportedProgram) -> None:
@@ -141,9 +180,18 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
         without_causal_hint(),
         any_number_of_steps(),
         pools_of_any_length(),
+        inverse_stft_of_any_length(),
     ):
         program = export_registering(
-            partial(export_proving, exported, partial(_equal_sizes, subject)), subject.module, args, kwargs
+            partial(
+                export_proving,
+                exported,
+                partial(_equal_sizes, subject),
+                partial(multiples.check, contract=subject.contract),
+            ),
+            subject.module,
+            args,
+            kwargs,
         )
     drop_stray_writes(program)
     return program

@@ -4,6 +4,10 @@ torch.export rejects a dim if it cannot simplify one of the dim's guards. With
 `prefer_deferred_runtime_asserts_over_guards`, torch.export writes such guards into the program as assertions instead.
 This module proves each assertion from the ranges of the dims, and removes the assertion. In such a program, the sizes
 of one dim in several inputs are different symbols, which are made equal first.
+
+An assertion may also hold for all but a few sizes: at `n = 2`, `x[:, 1:]` has one column, and torch.export assumes that
+a computed size is neither 0 nor 1. The program may be right nevertheless. Therefore such an assertion is removed, and
+the program is compared with the model at sizes where it does not hold.
 """
 
 from __future__ import annotations
@@ -11,15 +15,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import DimConstraints
+from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv, free_unbacked_symbols
+from torch.utils._sympy.functions import Mod, PythonMod
 
-from fuseconv.sizes.guards import always
+from fuseconv.contract.spec import Contract
+from fuseconv.graph.model_line import innermost
+from fuseconv.sizes.guards import Ranges, always, exceptions, holds_within
+from fuseconv.sizes.multiples import NarrowedError, sizes_of_dims
+from fuseconv.sizes.unusual_sizes import Assumption, spread
+
+MOST_FAILING = 1 << 14
+"""The maximum number of combinations of sizes at which an assertion that is removed does not hold."""
+
+MOST_COMPARED = 16
+"""The maximum number of these combinations at which the program is compared with the model."""
 
 _NO_RANGE = "Cannot create Dim with inconsistent"
 """Part of the error message of torch.export if it fails while it writes the ranges that it suggests."""
@@ -33,6 +49,12 @@ Sizes = Mapping[str, Sequence[SymNode]]
 _SUGGEST = "prettify_results"
 """The method of torch.export that writes the suggested ranges of dims into its error message."""
 
+_NARROW = "_refine_ranges"
+"""The method of torch.export that narrows the ranges of sizes to those at which a guard holds."""
+
+_CLEAN = "cleanup"
+"""The method of torch.export that removes the stacks of assertions after the export."""
+
 _DEFERRED = "Runtime assertion failed for expression"
 """The prefix of the message of an assertion that torch.export generates for a guard."""
 
@@ -43,41 +65,55 @@ class UnprovedError(Exception):
     Attributes:
         guard: the guard as text, with the names of the dims.
         dims: the names of the dims that occur in the guard.
-        expression: the guard as text, with the symbols of torch.
+        line: the source line of the model at which torch.export made the guard. Empty if it is unknown.
+        kept: the sizes at which the guard holds, divided by the step of the dim. None if they are unknown or no range
+            of multiples, or if the guard has several dims.
     """
 
-    def __init__(self, guard: str, dims: tuple[str, ...], expression: str) -> None:
+    def __init__(self, guard: str, dims: tuple[str, ...], line: str, kept: range | None) -> None:
         super().__init__(guard)
         self.guard = guard
         self.dims = dims
-        self.expression = expression
+        self.line = line
+        self.kept = kept
 
 
 def export_proving(
-    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
+    export: Callable[[bool], ExportedProgram],
+    equal: Callable[[ExportedProgram], Sizes],
+    check: Callable[[Mapping[str, SymNode]], None],
 ) -> ExportedProgram:
     """Exports a model, and proves the guards that torch.export cannot simplify.
 
-    If torch.export rejects a guard, exports again with guards as assertions, proves the assertions and removes them.
+    If torch.export or `check` rejects a guard, exports again with guards as assertions, proves the assertions and
+    removes them. Assertions that do not hold at a few sizes stay in the program until `release` removes them.
 
     Args:
         export: a function that calls torch.export. Its argument specifies whether guards become assertions.
         equal: a function that returns the sizes of each dim in a program.
+        check: a function that raises `NarrowedError` if the sizes of a dim with a step are restricted by a guard.
 
     Raises:
-        UnprovedError: an assertion cannot be proved, and the error of the export without assertions names no guard.
-        Exception: the export fails, or an assertion cannot be proved. This is the error of the export without
-            assertions, or of the one with assertions if the former names no guard.
+        UnprovedError: an assertion cannot be proved. Its cause is the error of the export without assertions.
+        NarrowedError: the error of `check`, if an assertion cannot be proved.
+        Exception: the export fails. This is the error of the export without assertions, or of the one with assertions
+            if the former names no guard.
     """
+
+    def checked(deferred: bool) -> ExportedProgram:
+        exported = export(deferred)
+        check({name: first for name, (first, *_) in equal(exported).items()})
+        return exported
+
     try:
-        return export(False)
+        return checked(False)
     except Exception as error:
-        if not any(part in str(error) for part in _UNTOLD):
+        if not (isinstance(error, NarrowedError) or any(part in str(error) for part in _UNTOLD)):
             raise
-        proved = _proved(export, equal)
+        proved = _proved(checked, equal)
         if isinstance(proved, ExportedProgram):
             return proved
-        if _NO_RANGE in str(error):
+        if not isinstance(error, NarrowedError) and (isinstance(proved, UnprovedError) or _NO_RANGE in str(error)):
             raise proved from error
         raise
 
@@ -85,12 +121,12 @@ def export_proving(
 def _proved(
     export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
 ) -> ExportedProgram | Exception:
-    """Exports with guards as assertions, and returns the program if all of these are proved and removed.
+    """Exports with guards as assertions, and returns the program if all hold at all sizes, or at all but a few sizes.
 
     Otherwise returns the error of the export, or the error for the first assertion that is not proved.
     """
     try:
-        with _without_suggestions():
+        with _without_suggestions(), _keeping_ranges():
             exported = export(True)
     except Exception as error:  # noqa: BLE001 - the caller raises one of two errors
         logging.getLogger("fuseconv").debug("the export with assertions failed: %s", error)
@@ -100,22 +136,102 @@ def _proved(
         for other in others:
             _unify(first, other)
     for node in _assertions(exported):
-        if not _drop(exported, node):
-            return _unproved(node, sizes)
+        guard = _guard(node)
+        if guard is None or always(guard, exported.range_constraints):
+            _drop(exported, node)
+        elif _failing(guard, exported.range_constraints) is None:
+            return _unproved(node, guard, sizes, exported.range_constraints)
     exported.graph_module.recompile()
     return exported
 
 
-def _unproved(assertion: Node, sizes: Sizes) -> UnprovedError:
-    """Returns the error for an assertion that is not proved."""
+def release(exported: ExportedProgram, contract: Contract) -> list[Assumption]:
+    """Removes the assertions that hold at all but a few sizes of the dims, and returns them.
+
+    The program must then be compared with the model at the sizes in the result. Assertions on values of tensors stay.
+
+    Args:
+        exported: the program. Its placeholders must have the input names of the contract.
+        contract: the contract with the dims.
+    """
+    dims, sizes_of = {}, sizes_of_dims(exported, contract)
+    for name, size in sizes_of.items():
+        step, symbol = size.expr.as_coeff_Mul()
+        dims[symbol] = (name, int(step))
+    released = []
+    for node in _assertions(exported):
+        guard = _guard(node)
+        if guard is None or not guard.free_symbols <= dims.keys():
+            continue
+        found = _failing(guard, exported.range_constraints)
+        if found is None:
+            continue
+        failing = tuple(
+            {dims[one][0]: dims[one][1] * size for one, size in sizes.items()} for sizes in spread(found, MOST_COMPARED)
+        )
+        if failing:
+            released.append(Assumption(_line(node, guard), tuple(failing[0]), failing))
+        _forget(node, guard)
+        _drop(exported, node)
+    for size in sizes_of.values():
+        size.shape_env.cleanup()
+    exported.graph_module.recompile()
+    return released
+
+
+def _guard(assertion: Node) -> Any:
+    """Returns the asserted expression, or None if it is known to hold."""
     asserted = assertion.args[0]
-    guard = asserted.meta["val"].node.expr if isinstance(asserted, Node) else sympy.sympify(asserted)
+    held = asserted.meta.get("val") if isinstance(asserted, Node) else asserted
+    return held.node.expr if isinstance(held, torch.SymBool) else None
+
+
+def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None:
+    """Returns the few sizes at which an assumption of torch.export does not hold, or None if the guard is no such.
+
+    An assumption says that sizes are unequal, such as a computed size and 1, or that a size is not small. Other guards,
+    such as one on a remainder, come from a branch of the model, which computes something else at the other sizes.
+    """
+    if not isinstance(guard, sympy.Rel) or any(isinstance(side, Mod | PythonMod) for side in guard.args):
+        return None
+    found = exceptions(guard, ranges, MOST_FAILING)
+    if isinstance(guard, sympy.Ne) or not found:
+        return found
+    smallest = {symbol: int(ranges[symbol].lower) for symbol in guard.free_symbols}
+    return found if smallest in found and not isinstance(guard, sympy.Eq) else None
+
+
+def _facts(assertion: Node) -> Iterator[list[Any]]:
+    """Yields the lists of assertions with which torch simplifies the sizes of the program of an assertion."""
+    environment = cast(Node, assertion.args[0]).meta["val"].node.shape_env
+    yield from environment.deferred_runtime_asserts.values()
+
+
+def _forget(assertion: Node, guard: Any) -> None:
+    """Removes a guard from the facts with which torch simplifies sizes."""
+    for asserted in _facts(assertion):
+        asserted[:] = [one for one in asserted if not _is_same(one.expr, guard)]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Returns whether two guards are the same, such as `8 < n` and `n > 8`."""
+    return bool(getattr(one, "canonical", one) == getattr(other, "canonical", other))
+
+
+def _line(assertion: Node, guard: Any) -> str:
+    """Returns the source line of the model at which torch.export made a guard, or "" if it is unknown."""
+    made = (one.stack.summary() for asserted in _facts(assertion) for one in asserted if _is_same(one.expr, guard))
+    return next((line for line in map(innermost, made) if line), None) or ""
+
+
+def _unproved(assertion: Node, guard: Any, sizes: Sizes, ranges: Ranges) -> UnprovedError:
+    """Returns the error for a guard that is not proved."""
     names = {}
     for name, (first, *_) in sizes.items():
         step, symbol = first.expr.as_coeff_Mul()
         names[symbol] = sympy.Symbol(name, integer=True, positive=True) / step
     about = tuple(str(named.as_coeff_Mul()[1]) for symbol, named in names.items() if symbol in guard.free_symbols)
-    return UnprovedError(str(guard.xreplace(names)), about, str(guard))
+    return UnprovedError(str(guard.xreplace(names)), about, _line(assertion, guard), holds_within(guard, ranges))
 
 
 @contextmanager
@@ -127,6 +243,27 @@ def _without_suggestions() -> Iterator[None]:
         yield
     finally:
         setattr(DimConstraints, _SUGGEST, suggest)
+
+
+@contextmanager
+def _keeping_ranges() -> Iterator[None]:
+    """Within the block, an assertion on sizes of the inputs does not narrow their ranges, which is an error then.
+
+    The stacks of the assertions are kept, too. `release` removes them.
+    """
+    narrow, clean = getattr(ShapeEnv, _NARROW), getattr(ShapeEnv, _CLEAN)
+
+    def kept(environment: ShapeEnv, guard: Any) -> None:
+        if free_unbacked_symbols(guard):
+            narrow(environment, guard)
+
+    setattr(ShapeEnv, _NARROW, kept)
+    setattr(ShapeEnv, _CLEAN, lambda _: None)
+    try:
+        yield
+    finally:
+        setattr(ShapeEnv, _NARROW, narrow)
+        setattr(ShapeEnv, _CLEAN, clean)
 
 
 def _unify(first: SymNode, other: SymNode) -> None:
@@ -141,16 +278,11 @@ def _assertions(exported: ExportedProgram) -> list[Node]:
     return [node for node in calls if str(node.args[1]).startswith(_DEFERRED)]
 
 
-def _drop(exported: ExportedProgram, assertion: Node) -> bool:
-    """Removes an assertion that can be proved, with the nodes that only it uses; returns False if it is not proved."""
-    asserted = assertion.args[0]
-    held = asserted.meta.get("val") if isinstance(asserted, Node) else asserted
-    if isinstance(held, torch.SymBool) and not always(held.node.expr, exported.range_constraints):
-        return False
+def _drop(exported: ExportedProgram, assertion: Node) -> None:
+    """Removes an assertion, with the nodes that only it uses."""
     queue = [assertion]
     while queue:
         node = queue.pop()
         if not node.users and not node._erased and node.op == "call_function":
             queue += node.all_input_nodes
             exported.graph.erase_node(node)
-    return True

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 import re
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
-from types import FrameType
 from typing import Any
 
 import torch
 
 from fuseconv.capture.deferred import UnprovedError
+from fuseconv.capture.guard_lines import Export, guard_line
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.dtypes import short_dtype
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
-from fuseconv.graph.model_line import innermost, model_line
+from fuseconv.graph.model_line import model_line
 from fuseconv.program.calling import arguments
 from fuseconv.sizes import multiples, single_sizes
 from fuseconv.sizes.size_guards import Suspect
 from fuseconv.sources import Subject
 
-_SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
 _SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
 _BOUND = re.compile(r"(min|max)=(\d+)")
 _MULTIPLE = re.compile(r"(\d+)\*(\w+)$")
-_CONSTANT = re.compile(r"specialized it to be a constant \((\d+)\)")
+_CONSTANT = re.compile(r"^(.*) specialized it to be a constant \((\d+)\)", re.MULTILINE)
 
-Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
+_VIOLATED = re.compile(r"Constraints violated \((.*?)\)")
+
+_EQUAL = r"Eq\(s\d+, \d+\)"
+"""The guard by which torch.export makes a size static."""
 
 
 def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
@@ -50,12 +47,12 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     if isinstance(error, FuseconvError):
         return error
     if isinstance(error, UnprovedError):
-        return UnsupportedError(
-            f"the model branches on its sizes: the exported program assumes {error.guard}, which is not proved for all "
-            "sizes",
-            where=_guard_line(error.dims, subject, tensors, export, error.expression) or type(subject.module).__name__,
-            fix=f"narrow the ranges of {' and '.join(error.dims)} in --input, or give static sizes",
-        )
+        suggested = None
+        if error.kept is None:
+            suggested = _suggested(str(error.__cause__), subject, tensors, export)
+        return suggested or _unproved(error, subject)
+    if isinstance(error, multiples.NarrowedError):
+        return _narrowed(error, subject, tensors, export)
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _constraint(text, subject, tensors, export)
@@ -66,6 +63,30 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     if isinstance(told, UsageError) and not told.fix:
         told.fix = _accepted(subject)
     return told
+
+
+def constrained_dims(error: Exception, contract: Contract) -> list[str]:
+    """Returns the names of the dims that an error of an export says to be constrained by the model."""
+    if isinstance(error, UnprovedError):
+        return list(error.dims)
+    violated = _VIOLATED.search(str(error))
+    named = [name.strip().removeprefix("_") for name in violated[1].split(",")] if violated else []
+    return [name for name in contract.dims() if name in named]
+
+
+def _unproved(error: UnprovedError, subject: Subject) -> UnsupportedError:
+    """Converts the error of a guard that does not hold for all sizes to an error with a source line and a fix."""
+    where = error.line or type(subject.module).__name__
+    if error.kept is not None:
+        dim = subject.contract.dims()[error.dims[0]]
+        low, high, step = (dim.step * size for size in (error.kept[0], error.kept[-1], error.kept.step))
+        return _restricted(dim, dim.narrowed(low, high, step), where)
+    return UnsupportedError(
+        f"the model branches on its sizes: the exported program assumes {error.guard}, which is not proved for all "
+        "sizes",
+        where=where,
+        fix=f"narrow the ranges of {' and '.join(error.dims)} in --input, or give static sizes",
+    )
 
 
 def _accepted(subject: Subject) -> str:
@@ -106,11 +127,11 @@ def _runs(subject: Subject) -> Callable[[Contract], bool]:
     return runs
 
 
-def explain_narrowed(
+def _narrowed(
     error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
     """Converts an error of `multiples.check` to an error that names the model's source line and a fix."""
-    where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
+    where = guard_line((error.dim.name,), subject, tensors, export)
     told = _restricted(error.dim, error.kept or error.equal, where)
     if not (error.kept or error.equal) and error.other:
         told.fix = f"write {error.other} in --input: the model treats all of those sizes alike"
@@ -124,7 +145,7 @@ def explain_suspect(
     at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
     return UnsupportedError(
         f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
-        where=_guard_line(suspect.dims, subject, tensors, export) or type(subject.module).__name__,
+        where=guard_line(suspect.dims, subject, tensors, export),
         fix=f"narrow the ranges of {' and '.join(suspect.dims)} in --input, or give static sizes",
     )
 
@@ -230,40 +251,21 @@ def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     return None
 
 
-class _Trail(logging.Handler):
-    """A handler for torch's log of symbolic shapes, which records the source line of each guard during export.
-
-    Attributes:
-        symbols: maps each symbol to the parameter of forward, the position in it (for a list), and the axis.
-        guards: each guard's expression and source line. The line is empty if it is unknown.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.symbols: dict[str, tuple[str, int, int]] = {}
-        self.guards: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if match := _SYMBOL.match(message):
-            self.symbols[match[1]] = (match[2], int(match[3] or 0), int(match[4]))
-        elif "[guard added]" in message and "suppressed" not in message:
-            guard = message.removeprefix("eval ").partition(" [guard added]")[0]
-            self.guards.append((guard, innermost(_stack(sys._getframe())) or ""))
-
-
-def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
-    frames = []
-    while frame is not None:
-        frames.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return frames[::-1]
-
-
 def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
-    """Converts torch.export's report of a violated constraint to an error with a source line and a fix.
+    """Converts torch.export's report of a violated constraint to an error with a source line and a fix."""
+    if (told := _suggested(text, subject, tensors, export)) is not None:
+        return told
+    bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
+    named = next((name for name in subject.contract.dims() if re.search(rf"\b_?{name}\b", bullet)), "")
+    return UnsupportedError(
+        f"the model constrains its dims in a way that --input cannot express: {bullet}",
+        where=guard_line((named,), subject, tensors, export),
+        fix="give a static size instead of the dim in --input",
+    )
 
-    The constraint may be a constant size, a narrower range, a multiple, or equality with another dim.
+
+def _suggested(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError | None:
+    """Converts a report of torch.export that suggests a size, a range, a multiple or another dim; otherwise None.
 
     Args:
         text: the message of torch.export, with its suggested fixes.
@@ -271,24 +273,21 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         tensors: the inputs of the failed export.
         export: the function that exports a subject with given inputs.
     """
-    contract = subject.contract
+    dims = subject.contract.dims()
     _, _, fixes = text.partition("Suggested fixes:")
     suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
-    dims = contract.dims()
     name = next((name for name in suggestions if name in dims), None)
     if name is None:
-        bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
-        named = next((name for name in dims if re.search(rf"\b_?{name}\b", bullet)), "")
-        where = _guard_line((named,), subject, tensors, export) or type(subject.module).__name__
-        if named and (constant := _CONSTANT.search(bullet)):
-            return _restricted(dims[named], Dim(named, int(constant[1]), int(constant[1])), where)
-        return UnsupportedError(
-            f"the model constrains its dims in a way that --input cannot express: {bullet}",
-            where=where,
-            fix="give a static size instead of the dim in --input",
-        )
+        constant = _CONSTANT.search(text)
+        named = constant and next((one for one in dims if re.search(rf"\b_?{one}\b", constant[1])), None)
+        if not (constant and named):
+            return None
+        only = Dim(named, int(constant[2]), int(constant[2]))
+        where = guard_line((named,), subject, tensors, export, _EQUAL)
+        return _restricted(dims[named], only, where)
     wanted, dim = suggestions[name], dims[name]
-    where = _guard_line((name,), subject, tensors, export) or type(subject.module).__name__
+    guard = _EQUAL if wanted.isdecimal() else ""
+    where = guard_line((name,), subject, tensors, export, guard)
     if wanted.isdecimal():
         return _restricted(dim, Dim(name, int(wanted), int(wanted)), where)
     if wanted in dims:
@@ -303,55 +302,6 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         where=where,
         fix=f"give a static size of that form instead of {dim} in --input",
     )
-
-
-def _guard_line(
-    names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export, guard: str = ""
-) -> str | None:
-    """Exports again, and returns the source line of a guard in torch's symbols, or of the first that involves all dims.
-
-    None if there is no such line.
-    """
-    trail = _Trail()
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = logger.level
-    logger.addHandler(trail)
-    logger.setLevel(logging.INFO)
-    try:
-        export(subject, tensors)
-    except Exception as error:  # noqa: BLE001 - it is known to fail; only the recorded guards matter
-        logging.getLogger("fuseconv").debug("the second export failed: %s", error)
-    finally:
-        logger.removeHandler(trail)
-        logger.setLevel(level)
-    about = {symbol: _dim_at(place, subject) for symbol, place in trail.symbols.items()}
-    lines = {
-        one: line
-        for one, line in reversed(trail.guards)
-        if line and {about.get(symbol) for symbol in re.findall(r"s\d+", one)} >= set(names)
-    }
-    return lines.get(guard) or next(reversed(lines.values()), None)
-
-
-def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
-    """Returns the name of the dim of an input's axis, or None if the axis does not exist or its size is static.
-
-    Args:
-        place: the parameter of forward, the position in it (for a list), and the axis.
-        subject: the model and its contract.
-    """
-    parameter, position, axis = place
-    known = list(inspect.signature(subject.module.forward).parameters)
-    names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known
-    if parameter not in names:
-        return None
-    spec = _spec(subject.contract, names.index(parameter) + position)
-    size = spec.shape[axis] if spec is not None and axis < len(spec.shape) else None
-    return getattr(size, "name", None)
-
-
-def _spec(contract: Contract, index: int) -> Any:
-    return contract.inputs[index] if index < len(contract.inputs) else None
 
 
 def _first_line(text: str) -> str:

@@ -39,7 +39,8 @@ def place(program: Program, device: str) -> Program:
         exported.state_dict[name] = exported.state_dict[other]  # the pass copies a tensor once per name
     contract = replace(program.contract, device=torch.device(device).type)
     original = None if program.original is None else program.original.on(device, exported)
-    return Program(exported, contract, tuple(example.to(device) for example in program.examples), original)
+    examples = tuple(example.to(device) for example in program.examples)
+    return replace(program, exported=exported, contract=contract, examples=examples, original=original)
 
 
 def _drop_device_checks(exported: ExportedProgram) -> None:

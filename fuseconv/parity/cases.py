@@ -15,6 +15,7 @@ from fuseconv.contract.values import SPECIAL, kinds_for
 from fuseconv.contract.values import Kind as Values
 from fuseconv.graph.nodes import facts_of, is_call
 from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.sizes.failing_sizes import sizes_text
 
 MAX_INPUT_ELEMENTS = 2**19
 """The maximum number of input elements of a generated case. Three RGB images of 224 x 224 pixels fit."""
@@ -50,13 +51,17 @@ class Case:
 def cases(program: Program, *, seed: int = 0) -> list[Case]:
     """Generates the cases of a program: the given call, one call per choice of sizes, and one call per kind of values.
 
+    The choices of sizes include those at which an assumption of torch.export does not hold.
+
     Dims are halved, down to their minimums, until the inputs have at most `MAX_INPUT_ELEMENTS` elements and the outputs
     at most `MAX_OUTPUT_ELEMENTS`.
     """
     contract = program.contract
     chosen = [Case("given", program.examples)]
     # Each case has its own seed, so that two cases of the same size still differ.
-    for own_seed, (name, sizes) in enumerate(sizes_to_try(contract, seed=seed).items(), seed):
+    tried = sizes_to_try(contract, seed=seed)
+    tried |= {sizes_text(sizes): dict(sizes) for sizes in program.unusual if sizes not in tried.values()}
+    for own_seed, (name, sizes) in enumerate(tried.items(), seed):
         chosen.append(Case(name, _drawn(program, _affordable(program, sizes), own_seed)))
     sizes = _affordable(program, example_sizes(contract))
     chosen.append(Case("zeros and large", _drawn(program, sizes, seed, "zeros and large")))

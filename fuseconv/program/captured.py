@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -27,6 +28,8 @@ class Program:
         original: the original model, on the device of the contract. None in `fuse`.
         trainable: whether the parameters and buffers may change after the conversion and gradients flow through the
             program. True only in `fuse`.
+        unusual: sizes of the dims at which torch.export assumed something that does not hold. The program was compared
+            with the original there, and every artifact must be.
     """
 
     exported: ExportedProgram
@@ -34,6 +37,7 @@ class Program:
     examples: tuple[torch.Tensor, ...]
     original: Original | None = None
     trainable: bool = False
+    unusual: tuple[Mapping[str, int], ...] = ()
 
 
 def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:

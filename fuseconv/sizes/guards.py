@@ -1,10 +1,11 @@
-"""Proves that a guard of torch.export on sizes holds for all sizes."""
+"""Proves that a guard of torch.export on sizes holds for all sizes, or finds the few sizes at which it does not."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import sympy
@@ -20,6 +21,9 @@ ENUMERATED = 1 << 15
 
 FARTHEST = 1 << 31
 """Sizes from here on are not checked one by one."""
+
+PARTS = 64
+"""The maximum number of parts into which the ranges of sizes are divided to find the sizes at which a guard fails."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
 
@@ -48,12 +52,16 @@ def always(guard: sympy.Basic, ranges: Ranges) -> bool:
     guard with a symbol that has no range or no lower bound, or with a power whose exponent is not a positive number, is
     not proved.
     """
-    bounded = all(symbol in ranges and ranges[symbol].lower > -int_oo for symbol in guard.free_symbols)
-    if not bounded or not all(power.exp.is_Integer and power.exp > 0 for power in guard.atoms(sympy.Pow)):
+    return _is_decided(guard, ranges) or _fails_at(guard, ranges, 0) == []
+
+
+def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
+    """Returns whether the bounds of a guard prove that it holds."""
+    if not _is_bounded(guard, ranges):
         return False
     divisors = (quotient.args[1] for quotient in guard.atoms(*_QUOTIENTS))
     if any(bound_sympy(divisor, dict(ranges)).lower <= 0 for divisor in divisors):
-        return _holds_at_each(guard, ranges)
+        return False
 
     def reduced(remainder: Any) -> Any:
         number, modulus = (bound_sympy(part, dict(ranges)) for part in remainder.args)
@@ -71,31 +79,108 @@ def always(guard: sympy.Basic, ranges: Ranges) -> bool:
     if settled == sympy.true or bound_sympy(settled, dict(ranges)) == _TRUE:
         return True
     holds = _HOLDS.get(type(settled))
-    if holds is not None:
-        left, right = settled.args
-        if holds(_difference(left, right, ranges)):
-            return True
-    return _holds_at_each(guard, ranges)
+    if holds is None:
+        return False
+    left, right = settled.args
+    return holds(_difference(left, right, ranges))
 
 
-def _holds_at_each(guard: sympy.Basic, ranges: Ranges) -> bool:
-    """Returns whether a guard holds at each combination of sizes. False if there are more than `ENUMERATED`.
+def _is_bounded(guard: sympy.Basic, ranges: Ranges) -> bool:
+    """Returns whether all symbols of a guard have ranges with a lower bound, and all exponents are positive numbers."""
+    bounded = all(symbol in ranges and ranges[symbol].lower > -int_oo for symbol in guard.free_symbols)
+    return bounded and all(power.exp.is_Integer and power.exp > 0 for power in guard.atoms(sympy.Pow))
 
-    False as well if the guard contains a fraction or an unknown function, which Python does not compute exactly.
+
+def exceptions(guard: sympy.Basic, ranges: Ranges, most: int) -> list[dict[sympy.Symbol, int]] | None:
+    """Returns all combinations of sizes at which a guard fails, or None if these are more than `most`, or unknown.
+
+    The ranges are divided until the guard is proved for a part, or the sizes in the part are few. These are checked one
+    by one. The combinations are unknown if that takes more than `PARTS` parts.
+    """
+    parts, found = [dict(ranges)], list[dict[sympy.Symbol, int]]()
+    for _ in range(PARTS):
+        part = parts.pop()
+        if not _is_decided(guard, part):
+            failing = _fails_at(guard, part, most)
+            if failing is not None:
+                found += failing
+            elif (divided := _divided(guard, part)) is None:
+                return None
+            else:
+                parts += divided
+        if len(found) > most:
+            return None
+        if not parts:
+            return sorted(found, key=lambda sizes: [*sizes.values()])
+    return None
+
+
+def _divided(guard: sympy.Basic, ranges: Ranges) -> list[dict[sympy.Symbol, ValueRanges[Any]]] | None:
+    """Divides the range of a guard's symbol that begins lowest near its lower end, and returns the two combinations.
+
+    Guards fail at small sizes more often than at large ones. Returns None if the sizes are few enough to be checked one
+    by one, or have no range of integers.
+    """
+    if not _is_bounded(guard, ranges) or not all(ranges[symbol].is_int for symbol in guard.free_symbols):
+        return None
+    if _count(guard, ranges) <= ENUMERATED:
+        return None
+    several = [symbol for symbol in guard.free_symbols if ranges[symbol].lower < ranges[symbol].upper]
+    symbol = min(several, key=lambda one: (ranges[one].lower, -min(ranges[one].upper, FARTHEST), str(one)))
+    lower, upper = ranges[symbol].lower, ranges[symbol].upper
+    middle = min(lower + math.isqrt(int(min(upper, FARTHEST) - lower)), upper - 1) if lower < FARTHEST else 2 * lower
+    return [{**ranges, symbol: part} for part in (ValueRanges(middle + 1, upper), ValueRanges(lower, middle))]
+
+
+def _count(guard: sympy.Basic, ranges: Ranges) -> Any:
+    return math.prod(ranges[symbol].upper - ranges[symbol].lower + 1 for symbol in guard.free_symbols)
+
+
+def holds_within(guard: sympy.Basic, ranges: Ranges) -> range | None:
+    """Returns the sizes at which a guard on one size holds, if these are all multiples of a number within a range.
+
+    Returns None otherwise, or if the sizes at which it holds and those at which it fails are both many.
+    """
+    if len(guard.free_symbols) != 1:
+        return None
+    (symbol,) = guard.free_symbols
+    if (holding := exceptions(sympy.Not(guard), ranges, ENUMERATED)) is not None:
+        kept = [sizes[symbol] for sizes in holding]
+        step = math.gcd(*kept) if len(kept) > 1 else 1
+        return range(kept[0], kept[-1] + 1, step) if kept and kept == [*range(kept[0], kept[-1] + 1, step)] else None
+    if (failing := exceptions(guard, ranges, ENUMERATED)) is not None:
+        low, upper = int(ranges[symbol].lower), ranges[symbol].upper
+        first = low + len(failing)
+        if [sizes[symbol] for sizes in failing] == [*range(low, first)]:
+            return range(first, (int(upper) if upper < FARTHEST else sys.maxsize) + 1)
+    return None
+
+
+def _fails_at(guard: sympy.Basic, ranges: Ranges, most: int) -> list[dict[sympy.Symbol, int]] | None:
+    """Returns the sizes at which a guard does not hold, each combination of sizes checked one by one.
+
+    Returns None if there are more than `most`, if there are more than `ENUMERATED` combinations to check, or if the
+    guard contains a fraction or an unknown function, which Python does not compute exactly.
     """
     symbols = sorted(guard.free_symbols, key=str)
     known = all(isinstance(part, _QUOTIENTS) for part in guard.atoms(sympy.Function))
     exact = all(number.is_Integer for number in guard.atoms(sympy.Number))
-    if not (known and exact and symbols and all(ranges[symbol].is_int for symbol in symbols)):
-        return False
-    if not all(ranges[symbol].upper < FARTHEST for symbol in symbols):
-        return False
-    every = [range(int(ranges[symbol].lower), int(ranges[symbol].upper) + 1) for symbol in symbols]
-    if math.prod(map(len, every)) > ENUMERATED:
-        return False
+    if not (known and exact and symbols and _is_bounded(guard, ranges)):
+        return None
+    if not all(ranges[symbol].is_int and ranges[symbol].upper < FARTHEST for symbol in symbols):
+        return None
+    if _count(guard, ranges) > ENUMERATED:
+        return None
     holds = sympy.lambdify(symbols, guard, "math", printer=PythonPrinter)
+    every = product(*(range(int(ranges[symbol].lower), int(ranges[symbol].upper) + 1) for symbol in symbols))
+    failing = (sizes for sizes in every if not _holds(holds, sizes))
+    found = [dict(zip(symbols, sizes, strict=True)) for sizes in islice(failing, most + 1)]
+    return found if len(found) <= most else None
+
+
+def _holds(holds: Callable[..., Any], sizes: tuple[int, ...]) -> bool:
     try:
-        return all(holds(*sizes) for sizes in product(*every))
+        return bool(holds(*sizes))
     except ZeroDivisionError:
         return False
 

@@ -92,20 +92,19 @@ def exported_as(dim: Dim) -> Any:
     return dim.step * torch.export.Dim(f"_{dim.name}", min=dim.min // dim.step, max=dim.max // dim.step)
 
 
-def check(exported: ExportedProgram, contract: Contract) -> None:
+def check(sizes: Mapping[str, Any], contract: Contract) -> None:
     """Checks that a program supports every size of the dims that have a step.
 
     The size that equals the step is not checked, because its quotient by the step is 1, which torch.export excludes.
     The parity tests cover this size. `size_guards` checks guards on several dims.
 
     Args:
-        exported: the program. Its placeholders must have the input names of the contract.
+        sizes: the symbolic size (SymNode) of each dim in the program, by the dim's name.
         contract: the contract with the dims.
 
     Raises:
         NarrowedError: the program does not support every size of a dim.
     """
-    sizes = sizes_of_dims(exported, contract)
     for dim in contract.dims().values():
         if dim.step > 1 and dim.name in sizes:
             _check(dim, sizes)
@@ -125,7 +124,7 @@ def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, An
     }
 
 
-def _check(dim: Dim, sizes: dict[str, Any]) -> None:
+def _check(dim: Dim, sizes: Mapping[str, Any]) -> None:
     """Raises `NarrowedError` if a guard on this dim alone, or another step, excludes a size of the dim."""
     environment, expression = sizes[dim.name].shape_env, sizes[dim.name].expr
     equal = next((name for name, other in sizes.items() if other.expr == expression and name != dim.name), None)

@@ -214,7 +214,7 @@ class PaddedAndBranches(Padded):
 
 BRANCHES = {
     "product": ("assumes batch*n < 100, which is not proved", "shape[0] * x.shape[1] < 100", "ranges of batch and n"),
-    "length": ("Not all values of n", "shape[1]", "static size"),
+    "length": ("works only with n within 5..19", "shape[1] < 20", "write n:5..19"),
 }
 
 

@@ -61,6 +61,18 @@ def test_some_conditions_are_tried_one_below_the_other(conditions: int, decided:
         run_for_all_sizes(mode, lambda: run(2 if decided else 1))
 
 
+def test_an_answer_that_an_op_does_not_expect_leaves_the_condition_open() -> None:
+    mode, value = fake_of_any_batch()
+
+    def run() -> int:
+        if value.shape[0] > 8:
+            raise AssertionError("as a squeeze of an axis that another condition says to be 1")
+        return 1
+
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, run)
+
+
 def test_each_answer_is_computed_and_none_is_torch_s_own_copy_of_an_earlier_one() -> None:
     """torch's cache of fake results does not know which answer to a condition is being tried."""
     mode, value = fake_of_any_batch()

@@ -73,6 +73,13 @@ def test_large_sizes_are_halved_until_they_are_affordable(
     assert largest.inputs[0].shape[1] == expected
 
 
+def test_sizes_at_which_an_assumption_fails_are_cases(original: Program) -> None:
+    sizes = ({"batch": 3, "seq": 2}, {"batch": 1, "seq": 1}, {"batch": 1, "seq": 2})
+    chosen = {case.name: case.inputs for case in cases(dataclasses.replace(original, unusual=sizes))}
+    assert [name for name in chosen if name not in CASES] == ["batch = 3, seq = 2", "batch = 1, seq = 2"]
+    assert chosen["batch = 3, seq = 2"][0].shape[:2] == (3, 2)
+
+
 def test_a_static_contract_has_cases_too() -> None:
     program = small_bundle.program(torch.nn.Linear(8, 4), ("x=f32[3,8]",))
     assert [case.name for case in cases(program)] == ["given", "static", "zeros and large", *SPECIAL]

@@ -1,4 +1,4 @@
-"""Guards on sizes: those that hold for all sizes are proved, and no others."""
+"""Guards on sizes: those that hold for all sizes are proved, and no others; of some, the few exceptions are found."""
 
 from itertools import product
 from typing import Any
@@ -9,7 +9,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.sizes.guards import ENUMERATED, FARTHEST, always
+from fuseconv.sizes.guards import ENUMERATED, FARTHEST, always, exceptions, holds_within
 
 s, t = sympy.symbols("s t", integer=True, positive=True)
 SMALL = {s: ValueRanges(8, 40), t: ValueRanges(2, 12)}
@@ -109,6 +109,52 @@ def test_only_so_many_combinations_are_checked() -> None:
     assert always(holds, {s: ValueRanges(2, ENUMERATED + 1)})
     assert not always(holds, {s: ValueRanges(2, ENUMERATED + 2)})
     assert not always(holds, {s: ValueRanges(FARTHEST - 4, FARTHEST)})
+
+
+HALF, QUARTER = FloorDiv(s - 1, 2) + 1, FloorDiv(s - 1, 4) + 1
+FEW: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "one": (sympy.Ne(s - 1, 1), [(2,)]),
+    "none": (sympy.Ne(s + 1, 1), []),
+    "the smallest": (s - 3 > 1, [(1,), (2,), (3,), (4,)]),
+    "strides": (sympy.Ne(QUARTER, 1), [(1,), (2,), (3,), (4,)]),
+    "a product": (sympy.Ne((s - 1) * (t - 1), 1), [(2, 2)]),
+    "strides of two": (sympy.Ne(HALF * (FloorDiv(t - 1, 2) + 1), 1), [(1, 1), (1, 2), (2, 1), (2, 2)]),
+    "the middle": (sympy.Ne(s, 7), [(7,)]),
+}
+
+
+@pytest.mark.parametrize("largest", [20, 10**6, int_oo])
+@pytest.mark.parametrize("name", FEW)
+def test_the_few_sizes_at_which_a_guard_fails_are_found(name: str, largest: Any) -> None:
+    guard, sizes = FEW[name]
+    found = exceptions(guard, {s: ValueRanges(1, largest), t: ValueRanges(1, largest)}, 8)
+    assert found is not None
+    assert [tuple(one.values()) for one in found] == sizes
+
+
+@pytest.mark.parametrize("guard", [s < 8, sympy.Ne(s, t), sympy.Eq(Mod(s, 2), 0), sympy.Ne(s - 1, sympy.Symbol("u"))])
+def test_many_or_unknown_exceptions_are_none(guard: Any) -> None:
+    assert exceptions(guard, {s: ValueRanges(1, 10**6), t: ValueRanges(1, 10**6)}, 64) is None
+
+
+WITHIN: dict[str, tuple[Any, Any, range | None]] = {
+    "all but one": (sympy.Ne(s - 1, 1), 10**6, None),
+    "from 3": (s - 1 > 1, 20, range(3, 21)),
+    "from 3 on": (s - 1 > 1, 10**6, range(3, 10**6 + 1)),
+    "below 20": (s < 20, 10**6, range(1, 20)),
+    "one size": (sympy.Eq(s, 5), 10**6, range(5, 6)),
+    "multiples": (sympy.Eq(Mod(s, 4), 0), 21, range(4, 21, 4)),
+    "odd": (sympy.Eq(Mod(s, 2), 1), 21, None),
+    "no size": (s > 30, 20, None),
+    "two sizes": (s > t, 20, None),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_the_range_in_which_a_guard_holds_is_found(name: str) -> None:
+    guard, largest, kept = WITHIN[name]
+    found = holds_within(guard, {s: ValueRanges(1, largest), t: ValueRanges(1, 9)})
+    assert (found and (found[0], found[-1], found.step)) == (kept and (kept[0], kept[-1], kept.step))
 
 
 def _at(guard: Any, first: int, second: int) -> bool:
