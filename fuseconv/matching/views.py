@@ -139,7 +139,13 @@ def _copies(workspace: Workspace, one: Link) -> bool:
     base, value = base_of_link(one), one[-1].meta["val"]
     if is_copy(one):
         return not _is_dense(base, base.meta["val"])
-    return is_reshape(one) and _needs_copy(workspace, base.meta["val"], value)
+    name = op_name(one[0].target).removeprefix("aten.")
+    return is_reshape(one) and _may_copy(name) and _needs_copy(workspace, base.meta["val"], value)
+
+
+def _may_copy(op: str) -> bool:
+    """Returns whether an op that splits or merges axes copies if the strides of its operand allow no view."""
+    return not op.startswith(("squeeze", "unsqueeze", "unflatten", "view"))
 
 
 def _needs_copy(workspace: Workspace, base: torch.Tensor, value: torch.Tensor) -> bool:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from support import programs
 from support.attention import SDPA
+from support.subjects import subject_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fuseconv.capture.capture import capture
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
@@ -60,6 +62,15 @@ def test_a_chain_of_views_is_the_shortest(name: str, canonical_rules: tuple[Rule
     module = programs.Function(lambda _, x: function(x.sin()).cos().sum())
     called, _ = rewritten(module, canonical_rules, drawn(2, 6, 4), dims=(({0: N},),))
     assert called[1:-2] == [f"aten.{op}" for op in ops]
+
+
+def test_what_never_copies_is_not_counted_as_a_copy(canonical_rules: tuple[Rule, ...]) -> None:
+    """If the strides of a computed length allow no proof, the same chain is not found to be better again and again."""
+
+    module = programs.Function(lambda _, x: F.max_pool1d(x.sin().mT, 3, 2, 1).mT.cos())
+    program = capture(subject_of(module, "x=f32[2,n:9..20,8]"))
+    ended = plan(program, canonical_rules, device="cpu", targets=())
+    assert ended.counts() == {"views": 2}
 
 
 MIDDLE: dict[str, Callable[[Tensor], Tensor]] = {
