@@ -9,8 +9,8 @@ from fuseconv.processes import interrupts
 from fuseconv.processes.lifetime import end_at_once
 
 _ALLOCATIONS = 100_000
-"""The number of new objects after which Python looks for garbage. Importing torch makes a million objects that stay, so
-Python's default of 700 takes a sixth of the time of the imports."""
+"""The number of new objects after which Python looks for garbage. Importing torch makes many objects that stay, among
+which Python would look for garbage again and again with its default of 700."""
 
 
 def start() -> NoReturn:
