@@ -6,6 +6,8 @@ import io
 import os
 import platform
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +69,35 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         store = Store.reopen(Path(bundle), table, weights)
         changed = {name: like(exported.state_dict[name], tensor) for name, tensor in weights.items()}
         exported = with_weights(exported, changed)
-    exported = exported.run_decompositions({op.overload: op.decomposition for op in OPS if op.decomposes})
+    with unchanged_backends():
+        exported = exported.run_decompositions({op.overload: op.decomposition for op in OPS if op.decomposes})
     settings = _settings() | tiling(exported) | c_shims.inductor_configs(exported, device)
     if store is None:
         set_table(Path(package), None)
     _compile(exported, Path(package), store, settings)
+
+
+@contextmanager
+def unchanged_backends() -> Iterator[None]:
+    """Within the block, torch.export does not disable cuDNN and oneDNN, and torch has no fake results of earlier calls.
+
+    While torch.export decomposes a program, it disables both. Then a fake convolution of channels-last tensors returns
+    a contiguous tensor, but the real convolution returns a channels-last tensor. The op library would not be called for
+    what follows. Even worse, torch keeps fake results, for the same shapes and strides, until the process ends. So
+    Inductor would compile code that reads the result of the real convolution with the strides of the fake one.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    FakeTensorMode.cache_clear()
+    backends = [vars(module) for module in (torch.backends.cudnn, torch.backends.mkldnn)]
+    for backend in backends:
+        backend["set_flags"] = lambda *flags: flags
+    try:
+        yield
+    finally:
+        for backend in backends:
+            del backend["set_flags"]
 
 
 def _settings() -> dict[str, Any]:

@@ -113,3 +113,32 @@ def test_a_package_computes_attention_of_dynamic_sizes_without_a_mask(dtype: tor
             got = model(x.cuda())
             fp64, eager = SelfAttention()(x.double()), SelfAttention()(x)
             assert (got.cpu() - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(dtype).eps
+
+
+class DenseLayers(nn.Module):
+    """Convolutions without an activation, whose results are concatenated with what they were computed from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.squeezes = nn.ModuleList(nn.Conv2d(64 + 32 * i, 64, 1) for i in range(2))
+        self.grows = nn.ModuleList(nn.Conv2d(64, 32, 3, padding=1, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        for squeeze, grow in zip(self.squeezes, self.grows, strict=True):
+            x = torch.cat([x, grow(torch.relu(squeeze(x)))], 1)
+        return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_package_reads_a_plain_convolution_in_the_layout_in_which_it_is_returned(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model, x = DenseLayers().to(dtype), torch.randn(8, 3, 28, 28, dtype=dtype)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    output = tmp_path / "model.fuseconv"
+    done = convert(tmp_path / "model.pt2", target=["aoti"], options=Options(device="cuda"), tune="none", output=output)
+    assert not done.left_out
+    assert not done.plan.rejected
+    assert sum("conv2d-act" in step.rule for step in done.plan.steps) >= 3
