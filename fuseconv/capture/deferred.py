@@ -192,6 +192,7 @@ def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None
     An assumption says that sizes are unequal, such as a computed size and 1, or that a size is not small. Other guards,
     such as one on a remainder, come from a branch of the model, which computes something else at the other sizes.
     """
+    guard = _without_remainder(guard, ranges)
     if not isinstance(guard, sympy.Rel) or any(isinstance(side, Mod | PythonMod) for side in guard.args):
         return None
     found = exceptions(guard, ranges, MOST_FAILING)
@@ -199,6 +200,19 @@ def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None
         return found
     smallest = {symbol: int(ranges[symbol].lower) for symbol in guard.free_symbols}
     return found if smallest in found and not isinstance(guard, sympy.Eq) else None
+
+
+def _without_remainder(guard: Any, ranges: Ranges) -> Any:
+    """Returns `k > 1` for a guard that says that the remainder `a mod (a * k)` is not 0, and other guards unchanged.
+
+    torch asks for such a remainder when it decides whether two dims can be viewed as one, with k as a computed size.
+    """
+    if isinstance(guard, sympy.Ne) and guard.args[1] == 0 and isinstance(guard.args[0], Mod | PythonMod):
+        part, whole = guard.args[0].args
+        factor = sympy.cancel(whole / part)
+        if not factor.is_number and sympy.denom(factor) == 1 and always(part > 0, ranges):
+            return factor > 1
+    return guard
 
 
 def _facts(assertion: Node) -> Iterator[list[Any]]:

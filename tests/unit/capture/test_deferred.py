@@ -71,6 +71,10 @@ def pooled(x: Tensor) -> Tensor:
     return F.conv1d(F.conv1d(x.mT, torch.ones(4, 8, 3), stride=2, padding=1), torch.ones(4, 4, 7), stride=4, padding=3)
 
 
+def pooled_twice(x: Tensor) -> Tensor:
+    return F.max_pool1d(F.conv1d(x.mT, torch.ones(4, 8, 3), padding=1), 2, 2, 1).mT.relu()
+
+
 def windows(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, 32)[:, 1:].cumsum(1)
 
@@ -79,6 +83,8 @@ UNUSUAL: dict[str, tuple[Callable[[Tensor], Tensor], str, list[int]]] = {
     "all but the first": (lambda x: torch.cat([x[:, :1], x[:, 1:].cumsum(1)], 1), "n:1..20", [2, 1]),
     "differences": (lambda x: F.pad(torch.diff(x, dim=1), (0, 0, 1, 0)).relu(), "n:1..20", [2]),
     "products": (lambda x: x[:, 1:] @ x[:, 1:].mT, "n:1..20", [2, 1]),
+    "a layer of differences": (lambda x: F.linear(x[:, 1:] - x[:, :-1], torch.ones(4, 8)), "n:1..20", [2, 1]),
+    "windows of windows": (pooled_twice, "n:1..20", [1]),
     "strides": (pooled, "n:1..20", [1, 2, 8]),
     "strides of long inputs": (pooled, "n:1..20000", [1, 2, 8]),
     "a dim of multiples": (windows, "n:4..64:4", [8]),
