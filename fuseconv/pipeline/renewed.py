@@ -47,7 +47,8 @@ class OldWeights:
 
         The artifact can stay if its code is the program's, and every weight of the program is one of the artifact's or
         is unchanged. A weight that is not one of the artifact's may be in its code: AOTInductor compiles the values of
-        the smallest weights, and uses one constant for weights that are one tensor when it compiles.
+        the smallest weights, and uses one constant for weights that are stored as one tensor when it compiles. The new
+        values of these weights must be equal, too.
 
         Args:
             target: the name of the target.
@@ -67,12 +68,17 @@ class OldWeights:
         keys: dict[str, set[str]] = {}
         for name, one in renewed.items():
             keys.setdefault(table.tensors[name].key, set()).add(one.key)
+        tensors = {one.key: weights[name] for name, one in new.items()}
         for name in weights.keys() - renewed.keys():
             old = self.entries.get(name)
             if old is None or old.key not in self.stored:
                 return None
-            same = keys[old.key] == {new[name].key} if old.key in keys and name in new else old.key not in keys
-            if not same or (old.key not in keys and not is_same(old.view(self.stored[old.key]), weights[name])):
+            if old.key not in keys:
+                same = is_same(old.view(self.stored[old.key]), weights[name])
+            else:
+                own = new[name].key if name in new else None
+                same = all(key == own or is_same(tensors[key], weights[name]) for key in keys[old.key])
+            if not same:
                 return None
         return Table((STORE,), renewed, table.program)
 
