@@ -84,7 +84,8 @@ def unchanged_backends() -> Iterator[None]:
     While torch.export decomposes a program, it disables both. Then a fake convolution of channels-last tensors returns
     a contiguous tensor, but the real convolution returns a channels-last tensor. The op library would not be called for
     what follows. Even worse, torch keeps fake results, for the same shapes and strides, until the process ends. So
-    Inductor would compile code that reads the result of the real convolution with the strides of the fake one.
+    Inductor would compile code that reads the result of the real convolution with the strides of the fake one. See
+    docs/adr/0049-backends-stay-enabled.md.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
