@@ -193,6 +193,8 @@ def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None
     such as one on a remainder, come from a branch of the model, which computes something else at the other sizes.
     """
     guard = _without_remainder(guard, ranges)
+    if guard == sympy.true:
+        return []
     if not isinstance(guard, sympy.Rel) or any(isinstance(side, Mod | PythonMod) for side in guard.args):
         return None
     found = exceptions(guard, ranges, MOST_FAILING)
@@ -203,9 +205,9 @@ def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None
 
 
 def _without_remainder(guard: Any, ranges: Ranges) -> Any:
-    """Returns `k > 1` for a guard that says that the remainder `a mod (a * k)` is not 0, and other guards unchanged.
+    """Returns `k > 1` for a guard `a mod (a * k) != 0` with a > 0, and other guards unchanged.
 
-    torch asks for such a remainder when it decides whether two dims can be viewed as one, with k as a computed size.
+    For k > 1 the remainder is a. torch computes it to decide whether two dims can be viewed as one.
     """
     if isinstance(guard, sympy.Ne) and guard.args[1] == 0 and isinstance(guard.args[0], Mod | PythonMod):
         part, whole = guard.args[0].args

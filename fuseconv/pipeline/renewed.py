@@ -45,10 +45,10 @@ class OldWeights:
     def renewed(self, target: str, path: str, program: Program, store: Store) -> Table | None:
         """Returns the table with which an artifact computes a program with new weights, or None if it cannot.
 
-        The artifact can stay if its code is the program's, and every weight of the program is one of the artifact's or
-        is unchanged. A weight that is not one of the artifact's may be in its code: AOTInductor compiles the values of
-        the smallest weights, and uses one constant for weights that are stored as one tensor when it compiles. The new
-        values of these weights must be equal, too.
+        The artifact can stay if its code is the program's, and every weight of the program is one of the artifact's, is
+        unchanged, or was stored as the same tensor as one of the artifact's and has the same new value. A weight that
+        is not one of the artifact's may be in its code: AOTInductor compiles the values of the smallest weights, and
+        uses one constant for weights that are one tensor when it compiles.
 
         Args:
             target: the name of the target.

@@ -79,13 +79,12 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
 
 @contextmanager
 def unchanged_backends() -> Iterator[None]:
-    """Within the block, torch.export does not disable cuDNN and oneDNN, and torch has no fake results of earlier calls.
+    """Within the block, torch.export leaves cuDNN and oneDNN enabled. Clears torch's cache of fake results first.
 
     While torch.export decomposes a program, it disables both. Then a fake convolution of channels-last tensors returns
-    a contiguous tensor, but the real convolution returns a channels-last tensor. The op library would not be called for
-    what follows. Even worse, torch keeps fake results, for the same shapes and strides, until the process ends. So
-    Inductor would compile code that reads the result of the real convolution with the strides of the fake one. See
-    docs/adr/0049-backends-stay-enabled.md.
+    a contiguous tensor, but the real convolution returns a channels-last tensor. The ops behind it would then be
+    decomposed. Also, torch caches fake results by shapes and strides until the process ends, so Inductor would generate
+    code that reads the real result with wrong strides. See docs/adr/0049-backends-stay-enabled.md.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

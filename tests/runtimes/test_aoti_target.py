@@ -129,14 +129,13 @@ def test_inductor_does_not_analyze_the_tiling_of_dynamic_shapes() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning")  # torch warns of its own use
 def test_fake_convolutions_have_the_strides_of_real_ones() -> None:
-    """The decomposition of a program leaves fake results to Inductor, which uses them for the same shapes."""
-    module = torch.nn.Conv3d(8, 8, 3).to(memory_format=torch.channels_last_3d).eval()
-    x = torch.ones(2, 8, 6, 7, 5)
+    """Inductor reuses the fake results of the decomposition."""
+    module = torch.nn.Conv3d(8, 8, 3).eval()
+    x = torch.ones(2, 8, 6, 7, 5).to(memory_format=torch.channels_last_3d)
     with torch.no_grad():
         exported, real = torch.export.export(module, (x,)), module(x)
     with aoti_compile.unchanged_backends():
         decomposed = exported.run_decompositions({})
     (returned,) = decomposed.graph.output_node().args[0]
     assert returned.meta["val"].stride() == real.stride() == (480, 1, 120, 24, 8)
-    assert torch.backends.mkldnn.is_available()
-    assert (torch._C._get_mkldnn_enabled(), torch.backends.cudnn.enabled) == (True, True)
+    assert not any("set_flags" in vars(backend) for backend in (torch.backends.mkldnn, torch.backends.cudnn))

@@ -122,6 +122,12 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str, str, str]] = {
     "branches": (lambda x: x[:, 1:] if x.shape[1] < 9 else x[:, 1:] * 2, "n:1..20", "n within 1..8", "write n:1..8 in"),
     "of a long dim": (lambda x: x[:, 1:] if x.shape[1] < 9 else x, "n:1..200000", "n within 1..8", "write n:1..8 in"),
     "in the middle": (lambda x: x[:, 1:] if x.shape[1] != 9 else x, "n:1..20", "differs at", "write n:1..8 in"),
+    "of a remainder": (
+        lambda x: x * 2 if x.shape[1] % (x.shape[1] * (x.shape[1] - 1)) else x,
+        "n:2..20",
+        "differs at",
+        "write n:3..20 in",
+    ),
     "fails": (lambda x: x[:, 1:].amax(1), "n:1..20", "n within 2..20", "write n:2..20 in"),
 }
 
