@@ -190,7 +190,8 @@ def _failing(guard: Any, ranges: Ranges) -> list[dict[sympy.Symbol, int]] | None
     """Returns the few sizes at which an assumption of torch.export does not hold, or None if the guard is no such.
 
     An assumption says that sizes are unequal, such as a computed size and 1, or that a size is not small. Other guards,
-    such as one on a remainder, come from a branch of the model, which computes something else at the other sizes.
+    such as one on any other remainder, come from a branch of the model, which computes something else at the other
+    sizes.
     """
     guard = _without_remainder(guard, ranges)
     if guard == sympy.true:

@@ -60,6 +60,12 @@ def test_every_method_of_a_bundle_gets_a_package(compiled_folder: Path, tmp_path
     others, folders = elsewhere(lower, code, new.bundle).splitlines()
     assert (folders, others) == (str({f"aoti-x86_64-{lower}"}), elsewhere(CAPABILITY, code, new.bundle).splitlines()[0])
     assert others != tokens
+    # The package computes the three norms, whose weights were equal, with one constant.
+    one = {**old, "model.norm.weight": 2 * old["model.norm.weight"]}
+    save_file(one, tmp_path / "unequal.safetensors")
+    unequal = swap(bundle, tmp_path / "unequal.safetensors", output=tmp_path / "unequal.fuseconv")
+    for method in ("prefill", "decode"):
+        assert not open_bundle(unequal.bundle / f"methods/{method}").packages
 
 
 # ---- a bundle that calls ops of a rule pack ----
