@@ -23,6 +23,7 @@ from artifact import converted
 from clock import AGAIN, in_turn, noise, ratio
 from record import Row, machine, write
 from torch import Tensor
+from zoo import ENTRIES
 
 from fuseconv import ops
 from fuseconv.ops import library
@@ -136,7 +137,9 @@ def package_rows(device: str, rounds: int, scratch: Path) -> list[Row]:
 
     A first round is not counted: it leaves the precompiled headers, which no other cache of Inductor's has.
     """
-    bundle = converted(MODEL, DTYPE, None, ("export",), device, scratch).bundle
+    entry = next(entry for entry in ENTRIES if entry.name == MODEL)
+    arguments = argparse.Namespace(layers=None, targets=("export",), device=device, tune="none")
+    bundle = converted(entry, DTYPE, arguments, scratch).bundle
     source, package = bundle / "export" / "model.pt2", scratch / "package.pt2"
     taken: dict[str, list[Row]] = {name: [] for name in SETTINGS}
     for number in range(rounds + 1):

@@ -16,7 +16,7 @@ from cases import DTYPES
 from clock import Call, captured
 from peers import Problem, session
 from record import Row
-from served import exported
+from source import saved
 from zoo import ENTRIES
 from zoo_parts import Entry
 
@@ -28,7 +28,6 @@ from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.tactics import tune
 from fuseconv.runtime.model import load
 from fuseconv.runtime.tactics import has_tactics
-from fuseconv.sources import Options
 from fuseconv.targets import TARGETS
 
 
@@ -83,13 +82,12 @@ def _convert(
     entry = replace(next(entry for entry in ENTRIES if entry.name == name), shape=shape)
     module, inputs = entry.made(DTYPES[dtype], arguments.layers)
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=scratch) as folder:
-        source = Path(folder, "model.pt2")
-        torch.export.save(exported(module, inputs, entry.axes if changing else ()), source)
+        source, options = saved(module, inputs, entry.axes if changing else (), Path(folder), arguments.device)
         done = convert(
             source,
             target=arguments.targets,
             output=scratch / "model.fuseconv",
-            options=Options(device=arguments.device),
+            options=options,
             tune=arguments.tune,
             progress=shown,
         )

@@ -2,8 +2,9 @@
 
 Every contestant of bench/contestants.py is built and loaded in one process. Ours are called first: what the process
 has to load or to find out at a size, such as a plan of cuDNN, is theirs to pay, and the peers find it. `first` is the
-mean wall clock of a call of a size that the contestant has not seen, in milliseconds; `targets` and `peers` are that of
-the same calls later, in rounds. Bundles are loaded as by default, so with CUDA graphs where they pay.
+mean wall clock of a call of a size that the contestant has not seen, in milliseconds, and `first_median` and
+`first_worst` are the median and the longest of these calls; `targets` and `peers` are the mean of the same calls later,
+in rounds. Bundles are loaded as by default, so with CUDA graphs where they pay.
 """
 
 from __future__ import annotations
@@ -90,13 +91,14 @@ def timed(calls: dict[str, Server], served: Served, largest: Inputs, rounds: int
     def milliseconds(call: Server, some: Traffic) -> float:
         return replayed(call, some, inputs, served.device).busy * 1e3 / len(some.sizes)
 
-    first, absent = {}, {}
+    first: dict[str, tuple[float, ...]] = {}
+    absent = {}
     for name, call in calls.items():
         if served.device == "cuda":
             torch.cuda.empty_cache()  # each pays for memory of its own
         try:
             milliseconds(call, Traffic((outside(served.ranges),) * 2))
-            first[name] = milliseconds(call, traffic)
+            first[name] = tuple(one * 1e3 for one in replayed(call, traffic, inputs, served.device).seconds)
         except Exception as error:
             if name.startswith(OURS):
                 raise
@@ -109,14 +111,17 @@ def timed(calls: dict[str, Server], served: Served, largest: Inputs, rounds: int
     targets = [name for name in run if name.startswith(OURS)]
     peers = [name for name in run if name not in targets]
     best = min(targets, key=ms.__getitem__)
-    first_peer = min((first[name] for name in peers), default=None)
+    mean = {name: statistics.mean(values) for name, values in first.items()}
+    first_peer = min((mean[name] for name in peers), default=None)
     return {
         "targets": {name.removeprefix(OURS): ms[name] for name in targets},
         "ours": best.removeprefix(OURS),
         "peers": {name: ms[name] for name in peers},
         "ratios": {name: ratio(times, name, best) for name in peers},
-        "first": first,
-        "first_ratio": first_peer / first[best] if first_peer else None,
+        "first": mean,
+        "first_median": {name: statistics.median(values) for name, values in first.items()},
+        "first_worst": {name: max(values) for name, values in first.items()},
+        "first_ratio": first_peer / mean[best] if first_peer else None,
         "peers_absent": absent,
         "noise": noise(times, again),
     }

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from peers import compiler
 from served import Served, cut
+from source import saved
 from traffic import outside
 
 from fuseconv.pipeline.convert import convert
 from fuseconv.runtime.model import load
-from fuseconv.sources import Options
 
 Server = Callable[..., Any]
 OURS = "fuseconv "
@@ -61,9 +61,8 @@ def contestants(
 
 
 def _bundle(targets: Sequence[str], served: Served, folder: Path) -> None:
-    source = folder / "model.pt2"
-    torch.export.save(served.exported("cpu"), source)
-    done = convert(source, target=targets, output=folder / BUNDLE, options=Options(device=served.device))
+    source, options = saved(served.module(), served.inputs(), served.axes, folder, served.device)
+    done = convert(source, target=targets, output=folder / BUNDLE, options=options)
     assert not done.left_out, done.left_out
 
 

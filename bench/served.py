@@ -79,7 +79,7 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: Sequence[Axis]) -> t
         step = axis.sizes.step
         dim = torch.export.Dim(axis.name, min=axis.sizes[0] // step, max=axis.sizes[-1] // step)
         dims[axis.name] = step * dim if step > 1 else dim
-    shapes: Any = tuple({axis.at: dims[axis.name] for axis in some} for some in _axes_of(inputs, axes))
+    shapes: Any = tuple({axis.at: dims[axis.name] for axis in some} for some in axes_of(inputs, axes))
     if isinstance(module, Tensors):  # takes `*inputs`
         shapes = (shapes,)
     with torch.no_grad():
@@ -94,10 +94,10 @@ def cut(inputs: Inputs, axes: Sequence[Axis], size: Size) -> Inputs:
         lengths_at = {axis.at: slice(lengths[axis.name]) for axis in some}
         return one[tuple(lengths_at.get(at, slice(None)) for at in range(one.dim()))].contiguous()
 
-    return tuple(map(corner, inputs, _axes_of(inputs, axes)))
+    return tuple(map(corner, inputs, axes_of(inputs, axes)))
 
 
-def _axes_of(inputs: Inputs, axes: Sequence[Axis]) -> Iterator[list[Axis]]:
+def axes_of(inputs: Inputs, axes: Sequence[Axis]) -> Iterator[list[Axis]]:
     """Yields those axes that each input has."""
     for number in range(len(inputs)):
         yield [axis for axis in axes if axis.inputs is None or number < axis.inputs]

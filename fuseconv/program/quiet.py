@@ -32,10 +32,12 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yields the stream handlers of torch's loggers."""
+    """Yields the handlers of torch's loggers that write to a stream. Their class is torch's own in some versions."""
     for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds of loggers, few with a handler
         if isinstance(logger, logging.Logger) and logger.handlers and name.partition(".")[0] == "torch":
-            yield from (handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler))
+            yield from (
+                one for one in logger.handlers if type(one).__module__.partition(".")[0] in ("logging", "torch")
+            )
 
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter

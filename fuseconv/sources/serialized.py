@@ -47,6 +47,9 @@ _SYMBOLIC_CALLS = frozenset(
     }
 )
 _GUARD_CALLS = _SYMBOLIC_CALLS | {"int", "float", "bool", "abs", "min", "max", "len"}
+_GUARD_FUNCTIONS = frozenset({"sym_max", "sym_min", "sym_float"})
+"""The functions of torch that guards call."""
+
 _GUARD_ATTRIBUTES = frozenset({"size", "stride", "storage_offset", "shape", "ndim", "dtype", "isnan", "inf", "math"})
 _TREE_TYPES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
 _LIBRARY_TREE_TYPE = re.compile(
@@ -201,6 +204,8 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
             return _is_small_power(base, exponent) and all_of(base, exponent)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return name in calls and all_of(*arguments)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=arguments, keywords=[]):
+            return bool(attributes) and name in _GUARD_FUNCTIONS and all_of(*arguments)
         case ast.Call(func=ast.Attribute() as method, args=arguments, keywords=[]):
             return all_of(method, *arguments)
         case ast.Attribute(value=owner, attr=name):

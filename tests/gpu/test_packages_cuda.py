@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from support.heads import Heads, archive
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import interpolate, scaled_dot_product_attention, silu
 
 import fuseconv
 from fuseconv.bundle.files import WEIGHTS, measure_file
@@ -139,3 +140,36 @@ def test_a_package_reads_a_plain_convolution_in_the_layout_in_which_it_is_return
     assert not done.left_out
     assert not done.plan.rejected
     assert sum("conv2d-act" in step.rule for step in done.plan.steps) >= 3
+
+
+class Upsampled(nn.Module):
+    """Images [B, 8, 8 H, 8 W] through a group norm to twice their height and width, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 8)
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(interpolate(silu(self.norm(x)), scale_factor=2.0)).mean(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_package_computes_images_whose_sizes_are_multiples(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Without a value of each symbol, torch 2.11 fails; with values that contradict each other, kernels do."""
+    torch.manual_seed(0)
+    model, batch = Upsampled().to(dtype), Dim("batch", min=1, max=4)
+    height, width = (8 * Dim(name, min=2, max=8) for name in ("height", "width"))
+    dims = {0: batch, 2: height, 3: width}
+    program = torch.export.export(model, (torch.randn(3, 8, 40, 24, dtype=dtype),), dynamic_shapes=(dims,))
+    torch.export.save(program, tmp_path / "model.pt2")
+    output = tmp_path / "model.fuseconv"
+    done = convert(tmp_path / "model.pt2", target=["aoti"], options=Options(device="cuda"), tune="none", output=output)
+    assert not done.left_out
+    package = load(output, "aoti")
+    for sizes in ((1, 16, 16), (4, 64, 64), (2, 24, 56)):
+        x = torch.randn(sizes[0], 8, *sizes[1:], dtype=dtype)
+        with torch.no_grad():
+            got, eager = package(x.cuda()).cpu().double(), deepcopy(model).cuda()(x.cuda()).cpu().double()
+            fp64 = deepcopy(model).double()(x.double())
+        assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(dtype).eps

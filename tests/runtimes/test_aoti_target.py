@@ -8,23 +8,26 @@ import signal
 import threading
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import small_bundle
+from torch import Tensor, nn
 
 from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import Forked, forked
 from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, aoti, aoti_compile
+from fuseconv.targets.size_hints import set_size_hints
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
 
 
-class AddOne(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+class AddOne(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return (x + 1,)
 
 
@@ -127,10 +130,43 @@ def test_inductor_does_not_analyze_the_tiling_of_dynamic_shapes() -> None:
     assert set(aoti_compile.tiling(dynamic).values()) == {False}
 
 
+class Doubled(nn.Module):
+    """Doubles the size of images [4 B, C, 8 H, 8 W], and adds up four at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.interpolate(x, scale_factor=2.0).unflatten(0, (-1, 4)).sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning")  # torch warns of its own use
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ("batch:4..256:4,1,height:8..72:8,width:2..9", (33, 5, 6)),  # 5 is taken
+        ("batch:4..16384:4,1,height:16..24:8,width:7..7000", (64, 2, 128)),  # 513, 2 and 515, halved
+        ("batch:104..16384:4,1,height:208..4000:8,width:26..300", (26, 27, 28)),
+    ],
+)
+def test_the_symbols_of_a_program_have_values_in_the_middle_of_their_ranges(
+    shape: str, values: Sequence[int], tmp_path: Path
+) -> None:
+    """torch.export.load gives a symbol no value if it is only found in multiples, such as `8*s`."""
+    program = small_bundle.program(Doubled(), (f"x=f32[{shape}]",))
+    torch.export.save(program.exported, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    set_size_hints(loaded)
+    decomposed = loaded.run_decompositions({})
+    (x,) = (node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder"))
+    y = decomposed.graph.output_node().args[0][0].meta["val"]
+    hints = x.shape[0].node.shape_env.backed_var_to_val
+    assert [hints[next(iter(x.shape[axis].node.expr.free_symbols))] for axis in (0, 2, 3)] == list(values)
+    assert [size.node.hint for size in x.shape[2:]] == [8 * values[1], values[2]]
+    assert [size.node.hint for size in y.shape[2:]] == [16 * values[1], 2 * values[2]]
+
+
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning")  # torch warns of its own use
 def test_fake_convolutions_have_the_strides_of_real_ones() -> None:
     """Inductor reuses the fake results of the decomposition."""
-    module = torch.nn.Conv3d(8, 8, 3).eval()
+    module = nn.Conv3d(8, 8, 3).eval()
     x = torch.ones(2, 8, 6, 7, 5).to(memory_format=torch.channels_last_3d)
     with torch.no_grad():
         exported, real = torch.export.export(module, (x,)), module(x)

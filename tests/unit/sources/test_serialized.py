@@ -89,6 +89,9 @@ ATTACKS = {
     "guard calls": edit_guard(EVIL),
     "guard walks attributes": edit_guard("L['x'].__class__"),
     "guard closes the call": edit_guard("True) or print('evil'"),
+    "guard calls a function of torch": edit_guard("torch.load(L['x'].size()[0])"),
+    "guard calls a function of a module of torch": edit_guard("torch.os.abort()"),
+    "guard calls code in an argument": edit_guard(f"torch.sym_max(L['x'].size()[0], {EVIL})"),
     "guard calls what it gets": edit_guard("L['x'].size()[0].__init__()"),
     "target is a Python function": edit_target("torch.os.system"),
     "target is a loader": edit_target("torch.hub.load"),
@@ -179,6 +182,7 @@ def test_symbolic_sizes_pass(program: Any, text: str) -> None:
         "L['x'].size()[0] % 2 == 0",
         "L['args'][0].size()[1] <= 512 and 2 <= L['x'].size()[1]",
         "Mod(L['x'].size()[0], 2) != 0",
+        "torch.sym_min(L['x'].size()[1], L['x'].size()[1]*L['x'].size()[0]) == L['x'].size()[1]",
     ],
 )
 def test_guards_pass(program: Any, text: str) -> None:
