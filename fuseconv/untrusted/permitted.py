@@ -26,9 +26,9 @@ NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "to
 weights, `c10d` and `symm_mem` because their ops communicate."""
 
 _TORCHS_OWN = re.compile(
-    r"^(_?aten|ao|bucketing|_?c10d\w*|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order|_?inductor\w*|mkl\w*"
-    r"|_native|onednn|onnx\w*|pippy|prims?|profiler|_?quanti\w*|rngprims|semi_structured|sparse|static_runtime|streams"
-    r"|symm_mem|_test|testlib|_?torch_(attn|nn|testing)|_torchscript\w*|triton)$",
+    r"^(_?aten|ao|bucketing|_?c10d\w*|coor|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order"
+    r"|_?inductor\w*|mempool|mkl\w*|_native|onednn|onnx\w*|pippy|prims?|profiler|_?quanti\w*|rngprims|semi_structured"
+    r"|sparse|static_runtime|streams|symm_mem|_test|testlib|_?torch_(attn|nn|testing)|_torchscript\w*|triton)$",
     re.IGNORECASE,
 )
 """Matches the namespaces that belong to torch. Trusting a pack does not permit the ops of these namespaces."""

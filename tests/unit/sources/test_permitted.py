@@ -108,7 +108,7 @@ def test_what_models_are_made_of_is_permitted() -> None:
 
 
 IN_PYTHON = re.compile(r'(?:Library\(\s*"(\w+)"|(?:custom_op|triton_op)\(\s*f?"(\w+)::)')
-IN_DOCSTRINGS = {"mylib", "mylibrary", "mymodule", "_", "__lib_path__"}
+IN_DOCSTRINGS = {"example", "mylib", "mylibrary", "mymodule", "_", "__lib_path__"}
 
 
 def test_trust_in_a_pack_opens_no_namespace_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
