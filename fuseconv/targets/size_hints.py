@@ -77,7 +77,7 @@ def _values(ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> dict[sympy.Symbo
 
 
 def _hints(environment: ShapeEnv) -> dict[Any, Any]:
-    """Returns the example values of an environment, which torch 2.10 stores under another name."""
+    """Returns the example values of an environment. torch 2.10 stores them under another name."""
     held = vars(environment)
     found: dict[Any, Any] = held["backed_var_to_val" if "backed_var_to_val" in held else "var_to_val"]
     return found
