@@ -32,12 +32,17 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yields the handlers of torch's loggers that write to a stream. Their class is torch's own in some versions."""
+    """Yields the handlers of torch's loggers that write to a stream.
+
+    torch 2.11 has a class of its own for them, which is not a StreamHandler.
+    """
     for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds of loggers, few with a handler
         if isinstance(logger, logging.Logger) and logger.handlers and name.partition(".")[0] == "torch":
-            yield from (
-                one for one in logger.handlers if type(one).__module__.partition(".")[0] in ("logging", "torch")
-            )
+            yield from filter(_writes, logger.handlers)
+
+
+def _writes(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) or type(handler).__module__.partition(".")[0] == "torch"
 
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter

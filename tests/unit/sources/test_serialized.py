@@ -182,6 +182,7 @@ def test_symbolic_sizes_pass(program: Any, text: str) -> None:
         "L['x'].size()[0] % 2 == 0",
         "L['args'][0].size()[1] <= 512 and 2 <= L['x'].size()[1]",
         "Mod(L['x'].size()[0], 2) != 0",
+        "torch.sym_float(L['x'].size()[0]) > torch.sym_max(2, L['x'].size()[1])",
         "torch.sym_min(L['x'].size()[1], L['x'].size()[1]*L['x'].size()[0]) == L['x'].size()[1]",
     ],
 )
