@@ -5,7 +5,11 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
 has a plan. With static sizes there is only one plan, so nothing is changed.
 
-Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel and pads the mask.
+Both kernels require head widths that are multiples of 8: other heads are padded with zeros, which changes no score, and
+the result is cut. Flash Attention reads fewer heads of keys and values than of queries (grouped-query attention); for the
+memory-efficient kernel they are repeated.
+
+Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel, and pads masks and heads.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
 
 ALIGNMENT = 8
-"""The number of elements of which a mask's strides must be multiples: 16 bytes in f16 and bf16."""
+"""The number of elements of which a mask's strides and a head's width must be multiples: 16 bytes in f16 and bf16."""
 
 WIDEST = 256
 """The largest head width of Flash Attention."""
@@ -67,20 +71,26 @@ def _takes(node: Node) -> bool:
     given = arguments(node)
     q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
     width = q.shape[-1]
-    # The kernels do not broadcast: batch, heads and width are the same in all three.
+    # The kernels do not broadcast: batch and width are the same in all three, and key heads divide the query heads.
     return bool(
         any(isinstance(size, torch.SymInt) for x in (q, k) for size in x.shape)
         and q.dim() == k.dim() == v.dim() == 4
         and q.dtype in _DTYPES
-        and same_sizes([*q.shape[:2], width], [*k.shape[:2], k.shape[3]])
+        and same_sizes([q.shape[0], width], [k.shape[0], k.shape[3]])
         and same_sizes([*k.shape[:3], width], v.shape)
+        and (same_sizes([q.shape[1]], [k.shape[1]]) or (given["enable_gqa"] and _group(q, k) > 0))
         and isinstance(width, int)
-        and width % ALIGNMENT == 0
-        and width <= WIDEST
-        and not given["enable_gqa"]
+        and 0 < width <= WIDEST
         and given["dropout_p"] == 0
         and _supports(given, q, k)
     )
+
+
+def _group(q: torch.Tensor, k: torch.Tensor) -> int:
+    """Returns how many heads of queries share a head of keys, or 0 if the numbers are dynamic or do not divide."""
+    heads, shared = q.shape[1], k.shape[1]
+    known = isinstance(heads, int) and isinstance(shared, int) and shared > 0
+    return heads // shared if known and heads % shared == 0 else 0
 
 
 def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
@@ -110,16 +120,23 @@ class _Naming:
         with self.graph.inserting_before(node):
             before = node.prev
             try:
-                q, k, v = (self._dense(given[name]) for name in ("query", "key", "value"))
+                width = given["query"].meta["val"].shape[-1]
+                scale = given["scale"]
+                if scale is None and width % ALIGNMENT:
+                    scale = width**-0.5
+                q, k, v = (self._dense(self._aligned(given[name])) for name in ("query", "key", "value"))
                 if given["attn_mask"] is None:
                     kernel = ops._scaled_dot_product_flash_attention.default
-                    results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=given["scale"])
+                    results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=scale)
                 else:
+                    k, v = (self._repeated(operand, q) for operand in (k, v))
                     bias = self._bias(given["attn_mask"], q)
                     kernel = ops._scaled_dot_product_efficient_attention.default
-                    results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=given["scale"])
+                    results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=scale)
                 result = self._call(operator.getitem, results, 0)
                 _forget_unused(results)
+                if width % ALIGNMENT:
+                    result = self._call(ops.slice.Tensor, result, 3, 0, width)
             except GuardError:
                 self._masks.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
                 while node.prev is not before:
@@ -130,6 +147,16 @@ class _Naming:
                 result.meta[key] = node.meta[key]
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
+
+    def _aligned(self, operand: Node) -> Node:
+        """Returns an operand whose heads have an aligned width: with zeros behind, if they are not as wide."""
+        missing = -operand.meta["val"].shape[-1] % ALIGNMENT
+        return self._call(torch.ops.aten.constant_pad_nd.default, operand, [0, missing]) if missing else operand
+
+    def _repeated(self, operand: Node, q: Node) -> Node:
+        """Returns keys or values with as many heads as the queries have."""
+        group = _group(q.meta["val"], operand.meta["val"])
+        return self._call(torch.ops.aten.repeat_interleave.self_int, operand, group, 1) if group > 1 else operand
 
     def _dense(self, operand: Node) -> Node:
         """Returns an operand in which the elements of a head are adjacent in memory, as both kernels require."""

@@ -23,9 +23,11 @@ BATCH, TOKENS = Dim("batch", min=1, max=8), Dim("tokens", min=2, max=64)
 class Attention(nn.Module):
     """Two layers that share a mask."""
 
-    def __init__(self, width: int = 16, causal: bool = False, added: bool = False, across: bool = False) -> None:
+    def __init__(
+        self, width: int = 16, causal: bool = False, added: bool = False, across: bool = False, heads: int = 2
+    ) -> None:
         super().__init__()
-        self.width, self.causal, self.added, self.across = width, causal, added, across
+        self.width, self.causal, self.added, self.across, self.heads = width, causal, added, across, heads
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None and self.added:
@@ -34,7 +36,8 @@ class Attention(nn.Module):
             if self.across:  # as after a convolution over the tokens
                 x = x.transpose(1, 2).contiguous().transpose(1, 2)
             q, k, v = (y.unflatten(-1, (-1, self.width)).transpose(1, 2) for y in x.chunk(3, -1))
-            y = scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+            k, v = k[:, : self.heads], v[:, : self.heads]
+            y = scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal, enable_gqa=self.heads < q.shape[1])
             x = torch.cat([y.transpose(1, 2).flatten(2)] * 3, -1)
         return x
 
@@ -54,9 +57,12 @@ class Kernels(Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in (FLASH, EFFICIENT):
             assert [operand.stride(-1) for operand in args[:3]] == [1, 1, 1]
+            assert all(operand.shape[-1] % ALIGNMENT == 0 for operand in args[:3])
         if target is FLASH:
             q, k, v, _, causal, _ = args
-            return (scaled_dot_product_attention(q, k, v, is_causal=causal, scale=kwargs["scale"]),)
+            grouped = q.shape[1] != k.shape[1]
+            y = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=kwargs["scale"], enable_gqa=grouped)
+            return (y,)
         if target is EFFICIENT:
             q, k, v, bias, *_ = args
             assert bias.shape == (*q.shape[:3], k.shape[2])
@@ -78,18 +84,25 @@ CASES = pytest.mark.parametrize(
         (Attention(), (3, 1, 1, 11)),
         (Attention(), (3, 1, 11, 11)),
         (Attention(added=True), (3, 1, 1, 11)),
+        (Attention(heads=1), None),
+        (Attention(heads=1, causal=True), None),
+        (Attention(heads=1), (3, 1, 1, 11)),
+        (Attention(width=12), None),
+        (Attention(width=12), (3, 1, 11, 11)),
+        (Attention(width=3, heads=1, causal=True), None),
     ],
-    ids=["plain", "causal", "keys", "pairs", "added"],
+    ids=["plain", "causal", "keys", "pairs", "added", "grouped", "grouped-causal", "grouped-keys"]
+    + ["narrow", "narrow-pairs", "narrow-grouped"],
 )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @CASES
 def test_kernels_are_named_and_compute_the_same(
-    module: nn.Module, shape: tuple[int, ...] | None, dtype: torch.dtype
+    module: Attention, shape: tuple[int, ...] | None, dtype: torch.dtype
 ) -> None:
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    program = captured(module, dtype, mask)
+    program = captured(module, dtype, mask, module.width)
     before = list(program.exported.graph.nodes)
     graph = named(program.exported.graph)
     assert graph is not None
@@ -100,7 +113,7 @@ def test_kernels_are_named_and_compute_the_same(
     assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if mask is None else 1)
     assert all("val" in node.meta for node in graph.nodes if node.op != "output")
     for batch, tokens in ((1, 2), (4, 13), (8, 64)):
-        x = torch.randn(batch, tokens, 96, dtype=dtype)
+        x = torch.randn(batch, tokens, 6 * module.width, dtype=dtype)
         inputs = [x]
         if shape is not None:
             inputs.append(torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens) < 0.7)
@@ -125,7 +138,7 @@ def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None) ->
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @CASES
 def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
-    module: nn.Module,
+    module: Attention,
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,14 +147,14 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
     """Flash Attention also returns a dynamic size and, in uint64, its random state, which torch 2.11 does not save."""
     monkeypatch.delitem(serialize._TORCH_TO_SERIALIZE_DTYPE, torch.uint64, raising=False)
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    program = captured(module, dtype, mask).exported
+    program = captured(module, dtype, mask, module.width).exported
     graph = named(program.graph)
     assert graph is not None
     torch.export.save(with_graph(program, graph), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2").graph
     loaded.eliminate_dead_code()
     assert targets(loaded).count(FLASH if mask is None else EFFICIENT) == 2
-    inputs = [torch.randn(4, 13, 96, dtype=dtype)]
+    inputs = [torch.randn(4, 13, 6 * module.width, dtype=dtype)]
     if shape is not None:
         inputs.append(torch.rand(4, 1, 13 if shape[2] > 1 else 1, 13) < 0.7)
     got = Kernels(GraphModule({}, loaded)).run(*inputs)[0]
@@ -152,15 +165,15 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @CASES
-def test_the_kernels_on_a_gpu(module: nn.Module, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
+def test_the_kernels_on_a_gpu(module: Attention, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    graph = named(captured(module, dtype, mask).exported.graph)
+    graph = named(captured(module, dtype, mask, module.width).exported.graph)
     assert graph is not None
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)  # it was captured on the CPU
     run = GraphModule({}, graph)
     for batch, tokens in ((1, 2), (4, 13), (8, 64)):
-        x = torch.randn(batch, tokens, 96, dtype=dtype, device="cuda")
+        x = torch.randn(batch, tokens, 6 * module.width, dtype=dtype, device="cuda")
         inputs = [x]
         if shape is not None:
             seen = torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens, device="cuda") < 0.7
@@ -176,7 +189,6 @@ def test_the_kernels_on_a_gpu(module: nn.Module, shape: tuple[int, ...] | None, 
     ("module", "dtype", "width"),
     [
         (Attention(), torch.float32, 16),
-        (Attention(width=12), torch.float16, 12),
         (Attention(width=264), torch.float16, 264),
     ],
 )
