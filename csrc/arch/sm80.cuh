@@ -17,7 +17,19 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int by
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Does the same as copy_async, and also prefetches the surrounding 128 bytes to L2.
+// Copies kBytes bytes, 4, 8 or 16, to shared memory asynchronously, or writes zeros if they are not `inside`.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
+  if constexpr (kBytes == 16) {
+    copy_async(to, from, inside ? 16 : 0);
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
+                 "r"(inside ? kBytes : 0)
+                 : "memory");
+  }
+}
+
+// Does the same as the first copy_async, and also prefetches the surrounding 128 bytes to L2.
 __device__ __forceinline__ void copy(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -68,6 +80,14 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d[16, 8] += a[16, 8] b[8, 8]^T in TF32 with f32 accumulators. The lower bits of a and b are ignored.
+__device__ __forceinline__ void multiply_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -1,12 +1,7 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
 // gated, in f32, on Hopper's TF32 Tensor Cores.
 //
-// TF32 has 11 significant bits. Each factor is approximated by the sum of two TF32 numbers, x = x1 + x2, with a
-// relative error below 2^-22. Three products are computed for each pair of factors: x2 w1, x1 w2, x1 w1. The fourth, x2
-// w2, is smaller than the rounding error of f32. The Tensor Cores truncate when they add, and all truncations of a long
-// sum have the same sign. Therefore the Tensor Cores add only 32 products, the small ones first, and these sums are
-// added in f32 outside the Tensor Cores (Ootomo and Yokota, 2022). The second part of an infinity is NaN, so a sum that
-// is not finite is recomputed in f32, product by product.
+// arch/tf32.cuh describes the three products of each pair of factors. The Tensor Cores add 32 products.
 //
 // The grid is persistent. One warp copies tiles of x and w to a ring in shared memory, three warps compute w2 from w
 // and store it next to w, and two warpgroups multiply 64 rows each, with x1 and x2 in registers. w1 is w itself,
@@ -15,12 +10,14 @@
 
 #include "arch/sm90.cuh"
 #include "arch/sm90_wgmma.cuh"
+#include "arch/tf32.cuh"
 #include "gemm/ring.cuh"
 #include "gemm/tf32x3_epilogue.cuh"
 
 namespace fuseconv::linear::tf32x3 {
 
 using namespace arch::sm90;
+using namespace arch::tf32;
 
 inline constexpr int kDepth = 32;  // the columns of a step along k
 
@@ -49,22 +46,6 @@ __device__ __forceinline__ TilePosition tile_position(const Arguments& a, int ti
   const int strip = tile / (kStrip * a.columns), within = tile - strip * kStrip * a.columns;
   const int height = min(kStrip, a.rows - strip * kStrip);
   return {(strip * kStrip + within % height) * Tile::kRows, within / height * kYColumns};
-}
-
-inline constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;  // half of the last bit of TF32; the bits that TF32 keeps
-
-// Returns x1, the TF32 number nearest to x. (Rounding turns some NaNs into zero; x2 is then NaN.)
-__device__ __forceinline__ uint32_t first_part(float x) { return (__float_as_uint(x) + kHalf) & kKept; }
-
-// Returns x2 = x - x1, which is exact. The Tensor Cores ignore the bits of x2 that TF32 does not have.
-__device__ __forceinline__ uint32_t second_part(float x, uint32_t first) {
-  return __float_as_uint(x - __uint_as_float(first));
-}
-
-// Returns w2 = w - w1, where w1 is w without the bits that the Tensor Cores ignore. The difference always has the sign
-// of w, so w2 must be rounded and not truncated.
-__device__ __forceinline__ float low_part(float w) {
-  return __uint_as_float(__float_as_uint(w - __uint_as_float(__float_as_uint(w) & kKept)) + kHalf);
 }
 
 // Producer: one thread copies the tiles.

@@ -5,6 +5,8 @@
 // computes kRows x kColumns positions of two channels: it reads each input row beneath these positions once, widens the
 // row to f32, and adds its products to every row of the result that needs them. The threads of a warp are neighbors
 // along the channels. Sums are in f32. On Hopper, 16-bit images have another kernel (depthwise_sm90.cuh).
+//
+// A block copies 16 bytes at a time, or 4 where the channels do not fill vectors of 16 bytes.
 #include "kernels/depthwise.h"
 
 #include <algorithm>
@@ -48,7 +50,7 @@ struct Problem {
   Divisor blocks;         // blocks across an image
   Divisor columns;        // columns of threads in a block
   int rows;               // rows of threads in a block
-  Divisor copies;         // copies of 16 bytes per position
+  Divisor copies;         // per position
   Divisor input_columns;  // columns of x that a block copies
   AnyActivation act;
   bool residual_first;
@@ -101,7 +103,7 @@ __device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kC
   });
 }
 
-template <class T, int kKernel, int kStride>
+template <class T, int kKernel, int kStride, int kCopied>
 __device__ __forceinline__ void compute(const Problem& p) {
   constexpr int kTaps = kKernel * kKernel;
   constexpr int kInputColumns = inputs_of(kColumns, kKernel, kStride);
@@ -122,13 +124,13 @@ __device__ __forceinline__ void compute(const Problem& p) {
     const T* const image = static_cast<const T*>(p.x) + int64_t{blockIdx.z} * p.height * p.width * p.channels + first;
     const uint32_t to = arch::sm80::shared_address(inputs);
     for (int i = thread; i < positions * p.copies.divisor; i += threads) {
-      const int position = p.copies.quotient(i), channel = (i - position * p.copies.divisor) * kVectorSize<T>;
+      const int position = p.copies.quotient(i), channel = (i - position * p.copies.divisor) * kCopied;
       const int row = p.input_columns.quotient(position);
       const int h = top + row, w = left + position - row * input_columns;
       const bool inside = static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
                           static_cast<unsigned>(w) < static_cast<unsigned>(p.width) && channel < left_channels;
       const T* const from = image + (inside ? (h * p.width + w) * p.channels + channel : 0);
-      arch::sm80::copy_async(to + static_cast<uint32_t>(i) * kVectorBytes, from, inside ? kVectorBytes : 0);
+      arch::sm80::copy_async<kCopied * sizeof(T)>(to + static_cast<uint32_t>(i * kCopied * sizeof(T)), from, inside);
     }
     arch::sm80::copy_commit();
   }
@@ -185,13 +187,13 @@ __device__ __forceinline__ void compute(const Problem& p) {
 
 // A block has kLanes threads along the channels and p.rows x p.columns tiles. The dims of the grid are the blocks of an
 // image, the blocks along the channels, and the images.
-template <class T, int kKernel, int kStride>
+template <class T, int kKernel, int kStride, int kCopied>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const Problem p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (sizeof(T) != 2)  // depthwise_sm90 computes these
+  if constexpr (sizeof(T) != 2 || kCopied < kVectorSize<T>)  // depthwise_sm90 computes the others
 #endif
   {
-    compute<T, kKernel, kStride>(p);
+    compute<T, kKernel, kStride, kCopied>(p);
   }
 }
 
@@ -208,7 +210,7 @@ size_t shared_bytes(int rows, int columns, int kernel, int stride) {
   return kLanes * kPair * (sizeof(T) * positions + sizeof(float) * static_cast<size_t>(kernel * kernel));
 }
 
-template <class T, int kKernel, int kStride>
+template <class T, int kKernel, int kStride, int kCopied>
 void launch(CudaHost& host, const Convolution& c) {
   const auto number = [](int64_t value) { return static_cast<int>(value); };
   const int channels = number(c.x.sizes[1]);
@@ -235,7 +237,7 @@ void launch(CudaHost& host, const Convolution& c) {
                   Divisor(blocks_across),
                   Divisor(columns),
                   rows,
-                  Divisor(kLanes * kPair / kVectorSize<T>),
+                  Divisor(kLanes * kPair / kCopied),
                   Divisor(input_columns),
                   {c.activation},
                   c.residual_first};
@@ -244,21 +246,24 @@ void launch(CudaHost& host, const Convolution& c) {
                   static_cast<unsigned>(quotient_up(channels, kLanes * kPair)), static_cast<unsigned>(c.x.sizes[0]));
   const size_t shared = shared_bytes<T>(rows, columns, kKernel, kStride);
   if (shared > kSharedWithoutAsking) {
-    allow_shared_memory(depthwise_kernel<T, kKernel, kStride>, kMostShared);
+    allow_shared_memory(depthwise_kernel<T, kKernel, kStride, kCopied>, kMostShared);
   }
-  depthwise_kernel<T, kKernel, kStride><<<grid, block, shared, stream_of(host)>>>(p);
+  depthwise_kernel<T, kKernel, kStride, kCopied><<<grid, block, shared, stream_of(host)>>>(p);
   check_launch("depthwise");
 }
 
-template <class T, int kKernel>
+template <class T, int kKernel, int kCopied>
 void launch(CudaHost& host, const Convolution& c) {
-  return c.parameters.stride[0] == 1 ? launch<T, kKernel, 1>(host, c) : launch<T, kKernel, 2>(host, c);
+  return c.parameters.stride[0] == 1 ? launch<T, kKernel, 1, kCopied>(host, c)
+                                     : launch<T, kKernel, 2, kCopied>(host, c);
 }
 
-template <class T>
+template <class T, int kCopied>
 void launch(CudaHost& host, const Convolution& c) {
   const int64_t kernel = c.weight.sizes[2];
-  return kernel == 3 ? launch<T, 3>(host, c) : kernel == 5 ? launch<T, 5>(host, c) : launch<T, 7>(host, c);
+  return kernel == 3   ? launch<T, 3, kCopied>(host, c)
+         : kernel == 5 ? launch<T, 5, kCopied>(host, c)
+                       : launch<T, 7, kCopied>(host, c);
 }
 
 bool is_dense_and_aligned(In tensor) { return fits_channels_last(tensor) && is_aligned(tensor.data); }
@@ -283,19 +288,20 @@ bool depthwise(CudaHost& host, const Convolution& given) {
     return false;
   }
   const int64_t kernel = c.weight.sizes[2], vector = kVectorBytes / size_of(c.y.dtype);
-  if (kernel != c.weight.sizes[3] || (kernel != 3 && kernel != 5 && kernel != 7) || groups % vector != 0 ||
+  if (kernel != c.weight.sizes[3] || (kernel != 3 && kernel != 5 && kernel != 7) || groups % kPair != 0 ||
       !is_contiguous(c.weight) || !is_dense_and_aligned(c.y) || (c.residual && !is_dense_and_aligned(*c.residual)) ||
       (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) || !is_in_range(c.y)) {
     return false;
   }
   Spec x;
   c.x = laid_out(host, c.x, x);
-  if (depthwise_sm90(host, c)) {
+  const bool fills_vectors = groups % vector == 0;
+  if (fills_vectors && depthwise_sm90(host, c)) {
     return true;
   }
   dispatch(c.y.dtype, [&]<class T>(T) {
     if constexpr (sizeof(T) < 8) {
-      launch<T>(host, c);
+      fills_vectors ? launch<T, kVectorSize<T>>(host, c) : launch<T, 4 / sizeof(T)>(host, c);
     }
   });
   return true;

@@ -8,7 +8,7 @@ namespace fuseconv::cuda {
 
 // Runs the convolution and returns true. Returns false, without any effect, if the kernel does not support the
 // convolution. The kernel supports square filters of size 3, 5 and 7 without dilation, strides of 1 and 2, f16, bf16
-// and f32, and channels that fill aligned vectors of 16 bytes.
+// and f32, and an even number of channels. It is fastest if the channels fill vectors of 16 bytes.
 bool depthwise(CudaHost& host, const Convolution& convolution);
 
 // Does the same with Hopper's instructions, for a convolution that `depthwise` supports. Returns false, without any

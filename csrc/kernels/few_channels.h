@@ -7,8 +7,8 @@
 namespace fuseconv::cuda {
 
 // Runs the convolution and returns true. Returns false, without any effect, if the kernel does not support the
-// convolution. The kernel supports 1-D and 2-D convolutions in f16 and bf16 with any kernel that fits in shared memory.
-// x and weight may have any strides; y and the residual are channels last with a multiple of eight channels.
+// convolution. The kernel supports 1-D and 2-D convolutions in f32, f16 and bf16 with any kernel that fits in shared
+// memory. x and weight may have any strides; y and the residual are channels last with a multiple of eight channels.
 bool few_channels(CudaHost& host, const Convolution& convolution);
 
 }  // namespace fuseconv::cuda

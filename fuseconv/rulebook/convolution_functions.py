@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from fuseconv.graph.proved_sizes import row_major
@@ -34,10 +35,71 @@ def may_use_tf32(_: Constants, x: Any) -> None:
 
 @rule_function()
 def is_channels_first(_: Constants, *operands: Any) -> None:
-    """Each tensor is contiguous and not in the channels-last format. A tensor with one channel has both formats."""
+    """All dims of each tensor but the first are contiguous, and not channels last. One channel has both formats."""
     for operand in operands:
         if fake_of(operand).dim() < 3 or not _has_channels_first(operand):
             raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
+
+
+@rule_function()
+def has_both_layouts(_: Constants, *operands: Any) -> None:
+    """Each tensor is contiguous and channels last at once, because it has one position or one channel."""
+    for operand in operands:
+        fake = fake_of(operand)
+        if fake.dim() < 3 or not (row_major(fake) and row_major(fake.movedim(1, -1))):
+            raise Refused("a tensor with one position or one channel", text_of(operand))
+
+
+@rule_function()
+def has_images_outside(_: Constants, *operands: Any) -> None:
+    """The last two dims of each tensor come before its other dims but the first in memory, as in channels last."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    for operand in operands:
+        fake = fake_of(operand)
+        inner = list(zip(fake.shape[1:-2], fake.stride()[1:-2], strict=True))
+        outside = fake.dim() >= 4 and all(isinstance(number, int) for pair in inner for number in pair)
+        if outside:
+            span = 1 + sum((size - 1) * stride for size, stride in inner)
+            row, column = fake.stride(-2), fake.stride(-1)
+            dense = statically_known_true(row == column * fake.shape[-1])
+            outside = dense and span > 1 and statically_known_true(column >= span)
+        if not outside:
+            raise Refused("a tensor whose spatial dims come before its channels in memory", text_of(operand))
+
+
+_SAME_IMAGES = frozenset(
+    f"aten.{op}"
+    for op in (
+        "cat.default",
+        "chunk.default",
+        "contiguous.default",
+        "movedim.int",
+        "movedim.intlist",
+        "reshape.default",
+        "slice.Tensor",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "view.default",
+    )
+)
+"""The ops whose results are parts of images, or images of the channels of several."""
+
+_CONVOLUTIONS = frozenset(["aten.conv2d.default", "aten.convolution.default", "fuseconv.conv_act.default"])
+
+
+@rule_function()
+def reaches_convolution(_: Constants, y: Any) -> None:
+    """A convolution reads the images: all of them or, through views, slices and cat, a part of their channels."""
+    seen, queue = {y}, [y]
+    while queue:
+        for user in queue.pop().users:
+            if str(user.target) in _CONVOLUTIONS:
+                return
+            if user not in seen and (str(user.target) in _SAME_IMAGES or user.target is operator.getitem):
+                seen.add(user)
+                queue.append(user)
+    raise Refused("a convolution among the users", text_of(y))
 
 
 @rule_function(tensors=False)
@@ -76,5 +138,5 @@ def kernel_order(_: Constants, x: Any) -> list[int]:
 
 
 def _has_channels_first(x: Any) -> bool:
-    fake = fake_of(x)
-    return row_major(fake) and not row_major(fake.movedim(1, -1))
+    one = fake_of(x)[:1]
+    return row_major(one) and not row_major(one.movedim(1, -1))

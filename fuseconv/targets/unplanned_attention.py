@@ -5,11 +5,11 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
 has a plan. With static sizes there is only one plan, so nothing is changed.
 
-Both kernels require head widths that are multiples of 8: other heads are padded with zeros, which changes no score, and
-the result is cut. Flash Attention reads fewer heads of keys and values than of queries (grouped-query attention); for the
-memory-efficient kernel they are repeated.
+Both kernels require head widths that are multiples of 8. Other heads are padded with zeros, which change no score, and
+the result is cut. Flash Attention accepts fewer heads of keys and values than of queries (grouped-query attention). For
+the memory-efficient kernel, these heads are repeated.
 
-Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel, and pads masks and heads.
+Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects a kernel and pads masks and heads.
 """
 
 from __future__ import annotations

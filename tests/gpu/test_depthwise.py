@@ -1,4 +1,4 @@
-"""The Hopper kernel of depthwise convolutions against float64."""
+"""The kernels of depthwise convolutions against float64."""
 
 from __future__ import annotations
 
@@ -59,9 +59,14 @@ CASES = [
     Case(2, 48, (20, 30), 3, padding=(0, 0), act="elu"),
     Case(2, 48, (12, 10), 7, 2, padding=(5, 6), act="tanh"),
     Case(1, 200, (3, 70), 3, padding=(4, 0)),
+    # Channels that do not fill vectors of 16 bytes, as in ShuffleNet.
+    Case(4, 58, (28, 28), 3, act="relu", residual="after"),
+    Case(2, 10, (33, 57), 5, 2),
+    Case(3, 6, (9, 8), 7, act="gelu", residual="before"),
 ]
-ABSOLUTE = {torch.bfloat16: 4e-3, torch.float16: 1e-3}
-RELATIVE = {torch.bfloat16: 2**-7, torch.float16: 2**-9}
+ABSOLUTE = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 1e-3}
+RELATIVE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-9}
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["f32", "f16", "bf16"])
 
 Operands = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -92,7 +97,7 @@ def reference(case: Case, tensors: Operands) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@DTYPES
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_depthwise_convolution(case: Case, dtype: torch.dtype) -> None:
     tensors = operands(case, dtype)
@@ -101,7 +106,7 @@ def test_a_depthwise_convolution(case: Case, dtype: torch.dtype) -> None:
     torch.testing.assert_close(y.double(), expected, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@DTYPES
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("case", [case for case in CASES if case.act == "none"], ids=str)
 def test_a_value_that_is_not_finite_stays_in_its_channel(case: Case, value: float, dtype: torch.dtype) -> None:
@@ -115,11 +120,13 @@ def test_a_value_that_is_not_finite_stays_in_its_channel(case: Case, value: floa
     assert expected.isfinite().any()
 
 
-def test_the_kernel_of_hopper_runs() -> None:
+@pytest.mark.parametrize(("channels", "kernel"), [(32, "depthwise_sm90"), (58, "depthwise_kernel")])
+def test_which_kernel_runs(channels: int, kernel: str) -> None:
     if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("the kernel is for compute capability 9.0")
-    tensors = operands(CASES[0], torch.float16)
+        pytest.skip("a kernel is for compute capability 9.0")
+    case = Case(2, channels, (28, 28), 3)
+    tensors = operands(case, torch.float16)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
-        computed(CASES[0], tensors)
+        computed(case, tensors)
         torch.cuda.synchronize()
-    assert any("depthwise_sm90" in event.name for event in profile.events())
+    assert any(kernel in event.name for event in profile.events())

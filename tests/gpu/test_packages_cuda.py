@@ -132,8 +132,11 @@ class DenseLayers(nn.Module):
         return x
 
 
-def test_a_package_reads_a_plain_convolution_in_the_layout_in_which_it_is_returned(tmp_path: Path) -> None:
-    model, x = DenseLayers().half(), torch.randn(8, 3, 28, 28).half()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_package_reads_a_plain_convolution_in_the_layout_in_which_it_is_returned(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model, x = DenseLayers().to(dtype), torch.randn(8, 3, 28, 28, dtype=dtype)
     torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
     output = tmp_path / "model.fuseconv"
     done = convert(tmp_path / "model.pt2", target=["aoti"], options=Options(device="cuda"), tune="none", output=output)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import programs
+from support.channels import Modulated, Shuffled, archive
 from torch._subclasses import FakeTensorMode
 
+from fuseconv.capture.capture import capture
+from fuseconv.graph.proved_sizes import row_major
 from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
+from fuseconv.sources import Options, read
 
 SINGLE, HALF = torch.float32, torch.float16
 
@@ -51,3 +57,20 @@ def test_convolutions_are_fused_on_a_cpu_without_tf32(without_tf32: None, defaul
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
     program = programs.capture(module, torch.randn(2, 3, 6, 5))
     assert plan(program, default_rules, device="cpu", targets=()).counts() == {"conv2d-act": 1}
+
+
+@pytest.mark.parametrize("make", [Shuffled, Modulated])
+def test_images_are_channels_last_from_the_first_convolution_to_the_last(
+    make: type[Shuffled | Modulated], default_rules: tuple[Rule, ...], tmp_path: Path
+) -> None:
+    program = capture(read(archive(make().half(), tmp_path / "model.pt2"), options=Options()), "cpu")
+    found = plan(program, default_rules, device="cuda", targets=())
+    assert found.counts().keys() >= make.rules
+    graph = rewrite(program, found).exported.graph
+    calls = graph.find_nodes(op="call_function", target=torch.ops.fuseconv.conv_act.default)
+    assert len(calls) > 1
+    assert all(call.meta["val"].stride(1) == 1 for call in calls)
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.contiguous.default)
+    assert all(row_major(copy.meta["val"]) for copy in copies)
+    # Only a channel shuffle changes the order of elements: two in one model, none in the other.
+    assert sum(not row_major(copy.args[0].meta["val"]) for copy in copies) == (2 if make is Shuffled else 0)

@@ -91,8 +91,19 @@ CASES = pytest.mark.parametrize(
         (Attention(width=12), (3, 1, 11, 11)),
         (Attention(width=3, heads=1, causal=True), None),
     ],
-    ids=["plain", "causal", "keys", "pairs", "added", "grouped", "grouped-causal", "grouped-keys"]
-    + ["narrow", "narrow-pairs", "narrow-grouped"],
+    ids=[
+        "plain",
+        "causal",
+        "keys",
+        "pairs",
+        "added",
+        "grouped",
+        "grouped-causal",
+        "grouped-keys",
+        "narrow",
+        "narrow-pairs",
+        "narrow-grouped",
+    ],
 )
 
 
