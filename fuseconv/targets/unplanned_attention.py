@@ -5,9 +5,9 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
 has a plan. With static sizes there is only one plan, so nothing is changed.
 
-Both kernels require head widths that are multiples of 8. Other heads are padded with zeros, which change no score, and
-the result is cut. Flash Attention accepts fewer heads of keys and values than of queries (grouped-query attention). For
-the memory-efficient kernel, these heads are repeated.
+The kernels require heads of one width, which is a multiple of 8. Other heads are padded with zeros, which change no
+score, and the result is cut. Flash Attention accepts fewer heads of keys and values than of queries (grouped-query
+attention). For the memory-efficient kernel, these heads are repeated.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects a kernel and pads masks and heads.
 """
@@ -70,17 +70,15 @@ def _takes(node: Node) -> bool:
         return False
     given = arguments(node)
     q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
-    width = q.shape[-1]
-    # The kernels do not broadcast: batch and width are the same in all three, and key heads divide the query heads.
+    # The kernels do not broadcast: the batch is the same in all three, and key heads divide the query heads.
     return bool(
         any(isinstance(size, torch.SymInt) for x in (q, k) for size in x.shape)
         and q.dim() == k.dim() == v.dim() == 4
         and q.dtype in _DTYPES
-        and same_sizes([q.shape[0], width], [k.shape[0], k.shape[3]])
-        and same_sizes([*k.shape[:3], width], v.shape)
+        and same_sizes([q.shape[0], q.shape[3]], [k.shape[0], k.shape[3]])
+        and same_sizes(k.shape[:3], v.shape[:3])
         and (same_sizes([q.shape[1]], [k.shape[1]]) or (given["enable_gqa"] and _group(q, k) > 0))
-        and isinstance(width, int)
-        and 0 < width <= WIDEST
+        and all(isinstance(width, int) and 0 < width <= WIDEST for width in (q.shape[3], v.shape[3]))
         and given["dropout_p"] == 0
         and _supports(given, q, k)
     )
@@ -120,11 +118,11 @@ class _Naming:
         with self.graph.inserting_before(node):
             before = node.prev
             try:
-                width = given["query"].meta["val"].shape[-1]
-                scale = given["scale"]
-                if scale is None and width % ALIGNMENT:
-                    scale = width**-0.5
-                q, k, v = (self._dense(self._aligned(given[name])) for name in ("query", "key", "value"))
+                operands = [given[name] for name in ("query", "key", "value")]
+                own, _, width = (operand.meta["val"].shape[-1] for operand in operands)
+                common = math.ceil(max(own, width) / ALIGNMENT) * ALIGNMENT
+                scale = own**-0.5 if given["scale"] is None and own < common else given["scale"]
+                q, k, v = (self._dense(self._widened(operand, common)) for operand in operands)
                 if given["attn_mask"] is None:
                     kernel = ops._scaled_dot_product_flash_attention.default
                     results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=scale)
@@ -135,7 +133,7 @@ class _Naming:
                     results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=scale)
                 result = self._call(operator.getitem, results, 0)
                 _forget_unused(results)
-                if width % ALIGNMENT:
+                if width < common:
                     result = self._call(ops.slice.Tensor, result, 3, 0, width)
             except GuardError:
                 self._masks.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
@@ -148,9 +146,9 @@ class _Naming:
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
 
-    def _aligned(self, operand: Node) -> Node:
-        """Returns an operand whose heads have an aligned width: with zeros behind, if they are not as wide."""
-        missing = -operand.meta["val"].shape[-1] % ALIGNMENT
+    def _widened(self, operand: Node, width: int) -> Node:
+        """Returns an operand whose heads have this width, with zeros behind if they are narrower."""
+        missing = width - operand.meta["val"].shape[-1]
         return self._call(torch.ops.aten.constant_pad_nd.default, operand, [0, missing]) if missing else operand
 
     def _repeated(self, operand: Node, q: Node) -> Node:
