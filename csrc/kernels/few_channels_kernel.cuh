@@ -1,7 +1,7 @@
 // The kernel of few_channels.cu.
 //
 // A convolution of few channels moves much memory and multiplies little. A block copies the part of an image that it
-// needs to shared memory once, as pixels of four channels, and computes 256 pixels of the result from it.
+// needs to shared memory once and computes 256 pixels of the result from it.
 //
 // The products run on Tensor Cores, as a matrix product whose depth is the positions of the convolution's kernel with
 // their channels. A fragment of the left operand is read directly from the pixels in shared memory: a register of it

@@ -29,10 +29,15 @@ def _is_one_expression(one: Any, other: Any) -> bool:
 
 def row_major(fake: Any) -> bool:
     """Returns whether a tensor is provably contiguous: dense and row-major. Axes of size 1 may have any stride."""
+    return are_row_major(fake.shape, fake.stride())
+
+
+def are_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether these are provably the sizes and strides of a contiguous tensor."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     expected: Any = 1
-    for length, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+    for length, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
             return False
         expected = expected * length

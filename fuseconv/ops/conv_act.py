@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,9 @@ from fuseconv.ops.sampling import Draw
 
 FEW_CHANNELS = 4
 """PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
+
+SHORTEST = 9
+"""The library has no kernel for float32 sums of few channels with fewer products (csrc/kernels/few_channels.cu)."""
 
 
 def reference(
@@ -162,7 +166,7 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     if x.dim() == 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
         return False
     if x.dtype == torch.float32 and groups == 1 and own <= FEW_CHANNELS:
-        return x.dim() > 4 or weight.shape[0] % 8 != 0
+        return x.dim() > 4 or weight.shape[0] % 8 != 0 or math.prod(weight.shape[1:]) < SHORTEST
     if x.dtype == torch.float32:
         aligned = own % 4 == weight.shape[0] % 4 == 0
         hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9

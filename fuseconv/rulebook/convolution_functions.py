@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from fuseconv.graph.proved_sizes import row_major
+from fuseconv.graph.proved_sizes import are_row_major
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import fake_of
 from fuseconv.rulebook.refused import Refused, text_of
@@ -35,37 +35,47 @@ def may_use_tf32(_: Constants, x: Any) -> None:
 
 @rule_function()
 def is_channels_first(_: Constants, *operands: Any) -> None:
-    """All dims of each tensor but the first are contiguous, and not channels last. One channel has both formats."""
+    """Each image, or each filter of a weight, is contiguous and not channels last. With one channel, it is both."""
     for operand in operands:
         if fake_of(operand).dim() < 3 or not _has_channels_first(operand):
             raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
 
 
 @rule_function()
-def has_both_layouts(_: Constants, *operands: Any) -> None:
-    """Each tensor is contiguous and channels last at once, because it has one position or one channel."""
-    for operand in operands:
-        fake = fake_of(operand)
-        if fake.dim() < 3 or not (row_major(fake) and row_major(fake.movedim(1, -1))):
-            raise Refused("a tensor with one position or one channel", text_of(operand))
-
-
-@rule_function()
-def has_images_outside(_: Constants, *operands: Any) -> None:
-    """The last two dims of each tensor come before its other dims but the first in memory, as in channels last."""
+def is_channels_last(_: Constants, *operands: Any) -> None:
+    """Each tensor [N, C, H, W], or [N, C1, C2, H, W] with channels in groups, has its channels innermost in memory."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     for operand in operands:
         fake = fake_of(operand)
-        inner = list(zip(fake.shape[1:-2], fake.stride()[1:-2], strict=True))
-        outside = fake.dim() >= 4 and all(isinstance(number, int) for pair in inner for number in pair)
-        if outside:
-            span = 1 + sum((size - 1) * stride for size, stride in inner)
-            row, column = fake.stride(-2), fake.stride(-1)
-            dense = statically_known_true(row == column * fake.shape[-1])
-            outside = dense and span > 1 and statically_known_true(column >= span)
-        if not outside:
+        channels = [pair for pair in zip(fake.shape[1:-2], fake.stride()[1:-2], strict=True) if pair[0] != 1]
+        innermost = 4 <= fake.dim() <= 5 and all(isinstance(number, int) for pair in channels for number in pair)
+        if innermost:
+            span = 1 + sum((size - 1) * stride for size, stride in channels)
+            image, row, column = fake.stride(0), fake.stride(-2), fake.stride(-1)
+            innermost = (
+                min((stride for _, stride in channels), default=0) == 1
+                and statically_known_true(column >= span)
+                and statically_known_true(row == column * fake.shape[-1])
+                and statically_known_true(image >= row * fake.shape[-2])
+            )
+        if not innermost:
             raise Refused("a tensor whose spatial dims come before its channels in memory", text_of(operand))
+
+
+@rule_function(tensors=False)
+def has_channels_last_kernel(_: Constants, x: Any, weight: Any, stride: Any, dilation: Any, groups: Any) -> None:
+    """A kernel reads x channels last: 1x1, or depthwise 3x3, 5x5 or 7x7. In 1-D, x has a quarter of the channels."""
+    of_x, of_weight = fake_of(x).shape, fake_of(weight).shape
+    kernel, channels = of_weight[2:], of_x[1]
+    if all(length == 1 for length in kernel):
+        supported = groups == 1 and (len(kernel) == 2 or (len(kernel) == 1 and of_weight[0] >= 4 * channels))
+    else:
+        depthwise = of_weight[1] == 1 and of_weight[0] == groups and groups % 2 == 0
+        square = list(kernel) in ([3, 3], [5, 5], [7, 7])
+        supported = depthwise and square and list(stride) in ([1, 1], [2, 2]) and list(dilation) == [1, 1]
+    if not supported:
+        raise Refused("a convolution with a kernel for channels-last images", f"the weight {text_of(weight)}")
 
 
 _SAME_IMAGES = frozenset(
@@ -94,7 +104,7 @@ def reaches_convolution(_: Constants, y: Any) -> None:
     seen, queue = {y}, [y]
     while queue:
         for user in queue.pop().users:
-            if str(user.target) in _CONVOLUTIONS:
+            if str(user.target) in _CONVOLUTIONS and user.args[0] in seen:
                 return
             if user not in seen and (str(user.target) in _SAME_IMAGES or user.target is operator.getitem):
                 seen.add(user)
@@ -138,5 +148,7 @@ def kernel_order(_: Constants, x: Any) -> list[int]:
 
 
 def _has_channels_first(x: Any) -> bool:
-    one = fake_of(x)[:1]
-    return row_major(one) and not row_major(one.movedim(1, -1))
+    (channels, *rest), (stride, *strides) = fake_of(x).shape[1:], fake_of(x).stride()[1:]
+    return are_row_major((channels, *rest), (stride, *strides)) and not are_row_major(
+        (*rest, channels), (*strides, stride)
+    )

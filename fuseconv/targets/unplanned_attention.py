@@ -5,9 +5,9 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
 has a plan. With static sizes there is only one plan, so nothing is changed.
 
-The kernels require heads of one width, which is a multiple of 8. Other heads are padded with zeros, which change no
-score, and the result is cut. Flash Attention accepts fewer heads of keys and values than of queries (grouped-query
-attention). For the memory-efficient kernel, these heads are repeated.
+Flash Attention requires heads of one width, and both kernels require a multiple of 8. Other heads are padded with
+zeros, which change no score, and the result is cut. Flash Attention accepts fewer heads of keys and values than of
+queries (grouped-query attention). For the memory-efficient kernel, these heads are repeated.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects a kernel and pads masks and heads.
 """

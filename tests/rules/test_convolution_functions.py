@@ -71,6 +71,69 @@ def test_images_are_channels_last_from_the_first_convolution_to_the_last(
     assert len(calls) > 1
     assert all(call.meta["val"].stride(1) == 1 for call in calls)
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.contiguous.default)
-    assert all(row_major(copy.meta["val"]) for copy in copies)
     # Only a channel shuffle changes the order of elements: two in one model, none in the other.
     assert sum(not row_major(copy.args[0].meta["val"]) for copy in copies) == (2 if make is Shuffled else 0)
+
+
+def operand(name: str, tensor: torch.Tensor) -> Any:
+    node: Any = torch.fx.Graph().placeholder(name)
+    node.meta["val"] = tensor
+    return node
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "stride", "dilation", "groups", "holds"),
+    [
+        ((1, 8, 5, 5), (16, 8, 1, 1), 1, 1, 1, True),
+        ((1, 8, 5, 5), (8, 1, 3, 3), 2, 1, 8, True),
+        ((1, 8, 5, 5), (16, 4, 1, 1), 1, 1, 2, False),
+        ((1, 8, 9, 9), (8, 1, 3, 3), 1, 2, 8, False),
+        ((1, 8, 9, 9), (8, 1, 3, 3), 3, 1, 8, False),
+        ((1, 8, 9, 9), (8, 1, 1, 3), 1, 1, 8, False),
+        ((1, 8, 9, 9), (8, 1, 9, 9), 1, 1, 8, False),
+        ((1, 8, 5, 5), (16, 1, 3, 3), 1, 1, 8, False),
+        ((1, 7, 5, 5), (7, 1, 3, 3), 1, 1, 7, False),
+        ((1, 8, 5, 5), (16, 8, 3, 3), 1, 1, 1, False),
+        ((1, 8, 5), (32, 8, 1), 1, 1, 1, True),
+        ((1, 8, 5), (31, 8, 1), 1, 1, 1, False),
+        ((1, 8, 5), (32, 1, 3), 1, 1, 8, False),
+        ((1, 8, 5, 5, 5), (32, 8, 1, 1, 1), 1, 1, 1, False),
+    ],
+)
+def test_which_convolutions_read_channels_last_images(
+    x: tuple[int, ...], weight: tuple[int, ...], stride: int, dilation: int, groups: int, holds: bool
+) -> None:
+    spatial = len(x) - 2
+    arguments = [operand("x", torch.empty(x)), operand("w", torch.empty(weight)), [stride] * spatial]
+    arguments += [[dilation] * spatial, groups]
+    check(holds, "has_channels_last_kernel", *arguments)
+
+
+IMAGES = torch.empty(2, 5, 6, 8)  # [N, H, W, C]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "holds"),
+    [
+        (IMAGES.permute(0, 3, 1, 2), True),
+        (IMAGES.permute(0, 3, 1, 2)[:, 2:5], True),
+        (IMAGES.unflatten(3, (2, 4)).permute(0, 4, 3, 1, 2), True),
+        (IMAGES[..., ::2].permute(0, 3, 1, 2), False),
+        (IMAGES[:, :, ::2].permute(0, 3, 1, 2), True),
+        (IMAGES[:1].permute(0, 3, 1, 2).expand(4, 8, 5, 6), False),
+        (IMAGES, False),
+        (IMAGES.permute(0, 3, 2, 1), False),
+        (torch.empty(2, 1, 5, 6), False),
+        (IMAGES[0].permute(2, 0, 1), False),
+    ],
+)
+def test_which_images_are_channels_last(tensor: torch.Tensor, holds: bool) -> None:
+    check(holds, "is_channels_last", operand("x", tensor))
+
+
+def check(holds: bool, function: str, *operands: Any) -> None:
+    if holds:
+        FUNCTIONS[function].run(None, *operands)
+    else:
+        with pytest.raises(Refused):
+            FUNCTIONS[function].run(None, *operands)
