@@ -105,6 +105,10 @@ OTHER = [
     Case("hifi-gan", 8, 128, 12800, 128, 7, act="leaky_relu(0.1)", dilation=3, dims=1),
     Case("hifi-gan", 8, 32, 51200, 32, 3, act="leaky_relu(0.1)", residual=True, dims=1),
     Case("tcn", 32, 64, 512, 64, 3, dilation=4, dims=1),
+    Case("conformer", 8, 512, 250, 512, 31, groups=512, act="silu", dims=1),
+    Case("quartznet", 32, 512, 800, 512, 63, groups=512, dims=1),
+    Case("van", 32, 64, 56, 64, 7, groups=64, act="none", dilation=3),
+    Case("replknet", 8, 128, 56, 128, 31, groups=128),
 ]
 
 

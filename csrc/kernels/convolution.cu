@@ -64,8 +64,8 @@ In in_order(CudaHost& host, In tensor, Spec& spec) {
 
 void convolution(CudaHost& host, const Convolution& c) {
   const bool is_in_f32 = c.y.dtype == Dtype::f32 && c.parameters.groups == 1 && c.x.sizes[1] <= kFewChannels;
-  if (element_count(c.y) == 0 || depthwise(host, c) || few_channels(host, c) || as_linear(host, c) ||
-      (!is_in_f32 && dense_convolution(host, c))) {
+  if (element_count(c.y) == 0 || depthwise(host, c) || depthwise_windows(host, c) || few_channels(host, c) ||
+      as_linear(host, c) || (!is_in_f32 && dense_convolution(host, c))) {
     return;
   }
   Convolution given = c;

@@ -12,12 +12,10 @@
 #include <algorithm>
 
 #include "arch/sm80.cuh"
-#include "core/coarse.cuh"
-#include "core/cuda.cuh"
 #include "core/layout.h"
 #include "core/shared_memory.h"
+#include "kernels/depthwise_epilogue.cuh"
 #include "kernels/implicit_gemm.h"
-#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 namespace {
@@ -61,45 +59,20 @@ __host__ __device__ constexpr int inputs_of(int outputs, int kernel, int stride)
 }
 
 // Computes the epilogue of the thread's part of the result, which starts at `row` and `column`, and writes this part.
-// The sums must be complete.
 template <class T>
-__device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kColumns][kPair], int row, int column,
-                                       int channel) {
+__device__ __forceinline__ void finish_tile(const Problem& p, float (&sums)[kRows * kColumns][kPair], int row,
+                                            int column, int channel) {
   const int64_t place = ((int64_t{blockIdx.z} * p.out_height + row) * p.out_width + column) * p.channels + channel;
-  const auto each = [&](auto visit) {
+  finish<T>(p, sums, [&](auto visit) {
 #pragma unroll
     for (int o = 0; o < kRows; ++o) {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
         if (row + o < p.out_height && column + i < p.out_width) {
-          visit(place + int64_t{o * p.out_width + i} * p.channels, sums[o][i]);
+          visit(place + int64_t{o * p.out_width + i} * p.channels, sums[o * kColumns + i]);
         }
       }
     }
-  };
-  const auto add_residual = [&] {
-    each([&](int64_t offset, float (&values)[kPair]) {
-      float addend[kPair];
-      widen_run(load_run<kPair>(static_cast<const T*>(p.residual) + offset), addend);
-      values[0] += addend[0];
-      values[1] += addend[1];
-    });
-  };
-  if (p.residual != nullptr && p.residual_first) {
-    add_residual();
-  }
-  dispatch(p.act.activation, [&](auto act) {
-#pragma unroll
-    for (int i = 0; i < kRows * kColumns * kPair; ++i) {
-      float& value = sums[i / kPair / kColumns][i / kPair % kColumns][i % kPair];
-      value = value_of(act(FormulaType<T>(value)));
-    }
-  });
-  if (p.residual != nullptr && !p.residual_first) {
-    add_residual();
-  }
-  each([&](int64_t offset, const float (&values)[kPair]) {
-    store_run(static_cast<T*>(p.y) + offset, narrow_run<T>(values));
   });
 }
 
@@ -151,10 +124,10 @@ __device__ __forceinline__ void compute(const Problem& p) {
   if (channel >= p.channels || row >= p.out_height || column >= p.out_width) {
     return;
   }
-  float sums[kRows][kColumns][kPair];
+  float sums[kRows * kColumns][kPair];
 #pragma unroll
   for (int i = 0; i < kRows * kColumns * kPair; ++i) {
-    sums[i / kPair / kColumns][i / kPair % kColumns][i % kPair] = bias[i % kPair];
+    sums[i / kPair][i % kPair] = bias[i % kPair];
   }
   const T* line =
       inputs + (tile_row * kRows * input_columns + tile_column * kColumns) * kStride * kChannels + kPair * own;
@@ -175,14 +148,14 @@ __device__ __forceinline__ void compute(const Problem& p) {
               *reinterpret_cast<const float2*>(weights + (kh * kKernel + kw) * kChannels + kPair * own);
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) {
-            sums[o][i][0] += wide[i * kStride + kw][0] * factors.x;
-            sums[o][i][1] += wide[i * kStride + kw][1] * factors.y;
+            sums[o * kColumns + i][0] += wide[i * kStride + kw][0] * factors.x;
+            sums[o * kColumns + i][1] += wide[i * kStride + kw][1] * factors.y;
           }
         }
       }
     }
   }
-  finish<T>(p, sums, row, column, channel);
+  finish_tile<T>(p, sums, row, column, channel);
 }
 
 // A block has kLanes threads along the channels and p.rows x p.columns tiles. The dims of the grid are the blocks of an

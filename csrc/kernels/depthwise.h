@@ -15,4 +15,8 @@ bool depthwise(CudaHost& host, const Convolution& convolution);
 // effect, in f32, on other GPUs, and if there is no code for Hopper.
 bool depthwise_sm90(CudaHost& host, const Convolution& convolution);
 
+// Does the same for any window, stride and dilation, in 1-D and 2-D, and any number of channels. Returns false, without
+// any effect, in f64 and if y is not channels last.
+bool depthwise_windows(CudaHost& host, const Convolution& convolution);
+
 }  // namespace fuseconv::cuda

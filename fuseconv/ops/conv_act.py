@@ -159,11 +159,16 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     """
     if x.device.type != "cuda":
         return False
-    transposed, groups, act = rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
-    if transposed or x.dtype == torch.float64 or not (is_channels_last(x) or is_channels_last(weight)):
+    stride, padding, transposed, groups, act = *rest[2:4], rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
+    if transposed or x.dtype == torch.float64:
+        return True
+    if groups == 1 and all(size == 1 for size in (*weight.shape[2:], *stride)) and not any(padding):
+        if all(isinstance(size, int) and size == 1 for size in x.shape[2:]):  # a linear layer
+            return False
+    if not (is_channels_last(x) or is_channels_last(weight)):
         return True
     own = weight.shape[1]  # the channels of a group
-    if x.dim() == 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
+    if x.dim() <= 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
         return False
     if x.dtype == torch.float32 and groups == 1 and own <= FEW_CHANNELS:
         return x.dim() > 4 or weight.shape[0] % 8 != 0 or math.prod(weight.shape[1:]) < SHORTEST
@@ -236,6 +241,10 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             last=last,
         )
 
+    def window(name: str, sizes: Sequence[int], kernel: Sequence[int], act: str = "none", **more: Any) -> Sample:
+        channels = sizes[1]
+        return sample(name, sizes, kernel, act, **{"channels": channels, "groups": channels, "last": "xr", **more})
+
     image, square = (2, 4, 7, 9), (3, 3)
     wide = (2, 16, 6, 5)
     return [
@@ -276,6 +285,14 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("gaps_groups", (2, 32, 6, 5), square, "silu", channels=32, padding=1, groups=2, last="gw"),
         sample("gaps_of_odd_channels", (2, 5, 6, 7), square, "relu", padding=[1, 0, 1, 1], last="gw"),
         sample("gaps_one_dim", (2, 16, 11), (3,), "gelu", channels=16, padding=1, last="gw"),
+        window("one_dim_depthwise", (2, 6, 40), (31,), "silu", padding=15, residual=True),
+        window("one_dim_depthwise_causal", (2, 8, 21), (4,), "silu", padding=[3, 0]),
+        window("one_dim_depthwise_strided", (1, 5, 50), (9,), "gelu", stride=4, dilation=3, padding=4),
+        window("depthwise_row", (2, 6, 9, 30), (1, 11), padding=5, residual=False),
+        window("depthwise_column", (2, 3, 30, 9), (11, 1), "relu", stride=2, padding=[5, 0, 5, 0]),
+        window("depthwise_dilated", (2, 66, 20, 23), (7, 7), "gelu", dilation=3, padding=9, last="gw"),
+        window("depthwise_of_odd_channels", (2, 33, 12, 11), square, "tanh", stride=2, dilation=2, padding=2),
+        window("depthwise_of_large_windows", (1, 4, 35, 33), (31, 31), padding=15),
         depthwise(5, 1, 24, "gelu", False),
         depthwise(5, 2, 16, "none", None),
         depthwise(7, 1, 136, "tanh", True),

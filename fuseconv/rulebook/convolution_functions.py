@@ -64,16 +64,15 @@ def is_channels_last(_: Constants, *operands: Any) -> None:
 
 
 @rule_function(tensors=False)
-def has_channels_last_kernel(_: Constants, x: Any, weight: Any, stride: Any, dilation: Any, groups: Any) -> None:
-    """A kernel reads x channels last: 1x1, or depthwise 3x3, 5x5 or 7x7. In 1-D, x has a quarter of the channels."""
+def has_channels_last_kernel(_: Constants, x: Any, weight: Any, groups: Any) -> None:
+    """A kernel reads x channels last: 1x1 or depthwise. In 1-D, a 1x1 convolution has four times as many results."""
     of_x, of_weight = fake_of(x).shape, fake_of(weight).shape
     kernel, channels = of_weight[2:], of_x[1]
-    if all(length == 1 for length in kernel):
-        supported = groups == 1 and (len(kernel) == 2 or (len(kernel) == 1 and of_weight[0] >= 4 * channels))
+    if groups == 1:
+        few = len(kernel) == 2 or (len(kernel) == 1 and of_weight[0] >= 4 * channels)
+        supported = few and all(length == 1 for length in kernel)
     else:
-        depthwise = of_weight[1] == 1 and of_weight[0] == groups and groups % 2 == 0
-        square = list(kernel) in ([3, 3], [5, 5], [7, 7])
-        supported = depthwise and square and list(stride) in ([1, 1], [2, 2]) and list(dilation) == [1, 1]
+        supported = of_weight[1] == 1 and of_weight[0] == groups and len(kernel) <= 2
     if not supported:
         raise Refused("a convolution with a kernel for channels-last images", f"the weight {text_of(weight)}")
 

@@ -120,13 +120,54 @@ def test_a_value_that_is_not_finite_stays_in_its_channel(case: Case, value: floa
     assert expected.isfinite().any()
 
 
-@pytest.mark.parametrize(("channels", "kernel"), [(32, "depthwise_sm90"), (58, "depthwise_kernel")])
-def test_which_kernel_runs(channels: int, kernel: str) -> None:
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel"), [(32, 3, "depthwise_sm90"), (58, 3, "depthwise_kernel"), (32, 9, "windows_kernel")]
+)
+def test_which_kernel_runs(channels: int, size: int, kernel: str) -> None:
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("a kernel is for compute capability 9.0")
-    case = Case(2, channels, (28, 28), 3)
+    case = Case(2, channels, (28, 28), size)
     tensors = operands(case, torch.float16)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         computed(case, tensors)
         torch.cuda.synchronize()
     assert any(kernel in event.name for event in profile.events())
+
+
+@DTYPES
+@pytest.mark.parametrize("channels", [1, 2, 7, 66, 130])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "dilation"),
+    [
+        ((1, 1), (3, 2), (1, 1), (1, 1)),
+        ((1, 700), (1, 31), (1, 1), (1, 1)),
+        ((3, 41), (2, 17), (1, 3), (1, 1)),
+        ((19, 70), (5, 9), (2, 2), (3, 1)),
+        ((40, 33), (7, 7), (1, 1), (3, 3)),
+        ((30, 65), (3, 3), (2, 4), (4, 6)),
+        ((50, 47), (41, 41), (1, 1), (1, 1)),
+        ((9, 300), (1, 190), (3, 6), (1, 1)),
+    ],
+    ids=str,
+)
+def test_a_window_of_any_size(
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    channels: int,
+    dtype: torch.dtype,
+) -> None:
+    """Some of the channels of wider images, with unlike padding, a residual and an activation."""
+    torch.manual_seed(channels)
+    scale = (kernel[0] * kernel[1]) ** -0.5
+    images = channels_last(torch.randn(3, channels + 2, *size, device="cuda").to(dtype))
+    x, weight = images[:, 2:], (torch.randn(channels, 1, *kernel, device="cuda") * scale).to(dtype)
+    extents = [step * (length - 1) for step, length in zip(dilation, kernel, strict=True)]
+    padding = [extent // 2 for extent in extents] + [extent - extent // 2 for extent in extents]
+    numbers = [list(stride), padding, list(dilation), False, [0, 0], channels]
+    z = ops.conv_act(x, weight, None, None, *numbers)
+    tensors = [x, weight, torch.randn(channels, device="cuda").to(dtype), torch.randn_like(z)]
+    y = ops.conv_act(*tensors, *numbers, "silu")
+    expected = ops.conv_act.reference(*[tensor.double() for tensor in tensors], *numbers, "silu")
+    torch.testing.assert_close(y.double(), expected, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
