@@ -162,6 +162,27 @@ __device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map,
       : "memory");
 }
 
+// Does the same for images whose channels are in groups, of which each has a dim of the map to itself.
+__device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int group,
+                                            int right, int down, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], {%8, %9, %10};" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image), "r"(group), "r"(barrier),
+      "h"(static_cast<uint16_t>(right)), "h"(static_cast<uint16_t>(down)), "h"(static_cast<uint16_t>(0))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_pixels(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int group,
+                                            int right, int down, uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], {%8, %9, %10}, %11;" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.y), "r"(first.image), "r"(group), "r"(barrier),
+      "h"(static_cast<uint16_t>(right)), "h"(static_cast<uint16_t>(down)), "h"(static_cast<uint16_t>(0)), "h"(blocks)
+      : "memory");
+}
+
 // Loads the same channels of all pixels of a box of images. `first` is the first pixel.
 __device__ __forceinline__ void load_images(uint32_t to, const CUtensorMap& map, int channel, Pixel first,
                                             uint32_t barrier) {

@@ -173,13 +173,8 @@ std::string refuses(const Problem& p) {
   if (p.is_convolution() && !can_gather(p.windows)) {
     return "TMA does not support this padding, stride or dilation";
   }
-  if (const Windows& w = p.windows; p.is_convolution() && w.groups > 1) {
-    if (w.height != 1 || w.y_height != 1 || w.kernel_height != 1 || w.top != 0) {
-      return "images of several rows, or with padding above, have groups";
-    }
-    if (p.n / w.groups % 2 != 0) {
-      return "groups have an odd number of columns";
-    }
+  if (p.is_convolution() && p.windows.groups > 1 && p.n / p.windows.groups % 2 != 0) {
+    return "groups have an odd number of columns";
   }
   if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || (p.gated != 0 && p.n % 2 != 0)) {
     return "bias, or its second half, is not aligned to 4 bytes";
@@ -245,6 +240,7 @@ void run(const Problem& p, const Configuration& c) {
   const int rows = parts(p.m, kernel.rows * c.cluster_m);
   const int columns = static_cast<int>(column_tiles(p, kernel.columns * c.cluster_n));
   arguments.has_groups = groups > 1;
+  arguments.has_rows = has_rows(windows);
   arguments.group_tiles = Divisor::of(static_cast<int>(columns / groups) * c.cluster_n);
   arguments.group_columns = static_cast<int>(p.n / groups);
   const int height = std::min(c.strip, rows);

@@ -33,6 +33,7 @@ struct Arguments {
   void* y;           // only if TMA does not write y
   int64_t y_stride;  // in elements
   bool residual_first, is_convolution, has_groups;
+  bool has_rows;  // of a convolution: as in tensor_map.h
   int m, n;
   uint32_t x_bytes;  // the bytes of a tile of x; fewer than a full tile if y has fewer rows
   int steps;         // the number of steps of 128 bytes along k; each position of a convolution's kernel starts one

@@ -101,8 +101,11 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
       const auto load = [&](auto... blocks) {
         if constexpr (!kIsX) {
           load_box(into, map, s.channel, s.position, row, full, blocks...);
+        } else if (a.has_groups && a.has_rows) {
+          load_pixels(into, map, s.channel, first, p.group, s.x * a.first.dilation_x, s.y * a.first.dilation_y, full,
+                      blocks...);
         } else if (a.has_groups) {
-          // A map of groups has images of one row, of which the next is the next image, and then the next group.
+          // The next row is the next image, and the next image is the next group.
           load_pixels(into, map, s.channel, {first.x, first.image, p.group}, s.x * a.first.dilation_x, 0, full,
                       blocks...);
         } else if (a.is_convolution) {

@@ -93,26 +93,33 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
   return tiled_map(element, data, sizes, strides, box, to_tf32);
 }
 
+bool has_rows(const Windows& w) { return w.height != 1 || w.y_height != 1 || w.kernel_height != 1 || w.top != 0; }
+
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& w, int pixels, int channels,
                       bool to_tf32) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeIm2col_v12000>("cuTensorMapEncodeIm2col");
-  // Images of one row may have groups of channels: then images are in the place of rows, and groups in that of images.
-  const bool flat = w.groups > 1;
   const int64_t bytes = size_of(element);
-  const auto size = [](int64_t number) { return static_cast<cuuint64_t>(number); };
-  const cuuint64_t sizes[] = {size(w.channels), size(w.width), size(flat ? images : w.height),
-                              size(flat ? w.groups : images)};
-  const cuuint64_t strides[] = {size(w.pixel_stride * bytes), size((flat ? w.image_stride : w.row_stride) * bytes),
-                                size((flat ? w.channels : w.image_stride) * bytes)};
-  const int first[] = {-w.left, flat ? 0 : -w.top};
-  const int last[] = {after(w.y_width, w.stride_x, w.left, w.width),
-                      flat ? 0 : after(w.y_height, w.stride_y, w.top, w.height)};
-  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.stride_x), static_cast<cuuint32_t>(flat ? 1 : w.stride_y),
-                              1};
+  cuuint64_t sizes[5], strides[5];
+  cuuint32_t steps[5], dims = 0;
+  int first[5], last[5];
+  const auto add = [&](int64_t size, int64_t stride, int step, int from, int to) {
+    sizes[dims] = static_cast<cuuint64_t>(size), strides[dims] = static_cast<cuuint64_t>(stride * bytes);
+    steps[dims] = static_cast<cuuint32_t>(step), first[dims] = from, last[dims] = to;
+    ++dims;
+  };
+  add(w.channels, 1, 1, 0, 0);
+  add(w.width, w.pixel_stride, w.stride_x, -w.left, after(w.y_width, w.stride_x, w.left, w.width));
+  if (w.groups == 1 || has_rows(w)) {
+    add(w.height, w.row_stride, w.stride_y, -w.top, after(w.y_height, w.stride_y, w.top, w.height));
+  }
+  add(images, w.image_stride, 1, 0, 0);
+  if (w.groups > 1) {
+    add(w.groups, w.channels, 1, 0, 0);
+  }
   CUtensorMap map;
   encode([&] {
-    return encoder(&map, type_of(element, to_tf32), 4, const_cast<void*>(data), sizes, strides, first, last,
-                   static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), steps,
+    return encoder(&map, type_of(element, to_tf32), dims, const_cast<void*>(data), sizes, strides + 1, first + 1,
+                   last + 1, static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), steps,
                    CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(channels * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   });
@@ -134,10 +141,12 @@ CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)
 }
 
 bool can_gather(const Windows& w) {
-  constexpr int kMargin = 128, kOffset = 255, kStride = 8;
+  const bool has_five = w.groups > 1 && has_rows(w);  // dims, which leaves fewer bits for each
+  const int margin = has_five ? 16 : 128, offset = has_five ? 31 : 255;
+  constexpr int kStride = 8;
   const auto fits = [&](int before, int last, int stride, int kernel, int dilation) {
-    return before <= kMargin && last >= -kMargin && last < kMargin && stride >= 1 && stride <= kStride &&
-           (kernel - 1) * int64_t{dilation} <= kOffset;
+    return before <= margin && last >= -margin && last < margin && stride >= 1 && stride <= kStride &&
+           (kernel - 1) * int64_t{dilation} <= offset;
   };
   return fits(w.left, after(w.y_width, w.stride_x, w.left, w.width), w.stride_x, w.kernel_width, w.dilation_x) &&
          fits(w.top, after(w.y_height, w.stride_y, w.top, w.height), w.stride_y, w.kernel_height, w.dilation_y);

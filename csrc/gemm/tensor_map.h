@@ -22,13 +22,18 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
                        int64_t stride, int box_rows, int box_columns, bool to_tf32 = false);
 
 // Returns a map of `images` images from which TMA gathers `pixels` windows at a time (im2col mode): for each window the
-// same `channels` channels of one pixel. 64 or 128 bytes of channels, as above.
+// same `channels` channels of one pixel. 64 or 128 bytes of channels, as above. If the channels are in groups, the
+// groups take the place of the map's images, and the images are one more spatial dim; images of one row are their own
+// rows.
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& windows, int pixels,
                       int channels, bool to_tf32 = false);
 
 // Returns a map of dense images, whose `sizes` are [images, height, width, channels], and so are those of a box, with
 // 64 or 128 bytes of channels. Pixels and channels outside the images are read as zeros and not written.
 CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)[4], const int (&box)[4]);
+
+// Returns whether images have several rows, or rows of padding.
+bool has_rows(const Windows& windows);
 
 // Returns whether TMA can gather these windows: it stores the margins of the images, and the positions in a window, in
 // few bits.

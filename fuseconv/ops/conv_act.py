@@ -175,7 +175,7 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     if x.dtype == torch.float32:
         aligned = own % 4 == weight.shape[0] % 4 == 0
         hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-        grouped = groups == 1 or (x.dim() == 3 and rest[1] is None and weight.shape[0] // groups % 2 == 0)
+        grouped = groups == 1 or (rest[1] is None and weight.shape[0] // groups % 2 == 0)
         has_kernel = aligned and hopper and grouped and x.dim() <= 4
         return not has_kernel or act.partition("(")[0] not in _IN_TF32
     return groups > 1 and own < 4

@@ -63,6 +63,12 @@ CASES = [
     Case(3, 64, (1, 70), 64, (1, 5), (1, 2), (0, 2), (1, 3), act="relu", groups=8),
     Case(2, 768, (1, 65), 768, (1, 128), padding=(0, 64), groups=16),
     Case(1, 160, (1, 30), 12, (1, 1), bias=False, groups=2),
+    Case(3, 192, (14, 13), 192, (3, 3), padding=(1, 1), act="relu", groups=3),
+    Case(5, 96, (17, 30), 48, (3, 5), (2, 2), (1, 2), act="silu", groups=2),
+    Case(2, 1088, (7, 7), 1088, (3, 3), padding=(1, 1), groups=17),
+    Case(70, 64, (3, 3), 128, (3, 3), padding=(3, 3), act="gelu", groups=8),
+    Case(1, 64, (1, 9), 64, (1, 3), (3, 1), (1, 1), groups=2),
+    Case(4, 256, (40, 30), 128, (7, 7), (1, 1), (16, 9), (3, 3), bias=False, groups=2),
     Case(2, 64, (13, 9), 91, (3, 3), padding=(1, 1), act="silu"),
     Case(2, 40, (33, 65), 56, (3, 3), (2, 3), (1, 0), act="hard_sigmoid", residual="before"),
 ]
@@ -238,14 +244,15 @@ def test_a_step_beyond_the_channels_of_a_position_adds_nothing(library: Library,
         assert (y == value).all()
 
 
-def test_a_step_beyond_the_channels_of_a_group_adds_nothing(library: Library) -> None:
+@pytest.mark.parametrize("height", [1, 3])
+def test_a_step_beyond_the_channels_of_a_group_adds_nothing(library: Library, height: int) -> None:
     """A step of 64 channels passes the end of a group of 48. The next group has infinities and NaN."""
-    case = Case(2, 96, (1, 99), 96, (1, 3), padding=(0, 1), groups=2)
+    case = Case(2, 96, (height, 99), 96, (height, 3), padding=(height // 2, 1), groups=2)
     x, weight, bias, _ = operands(case, torch.float16)
     x[:, 48::2], x[:, 49::2] = float("inf"), float("nan")
     expected = convolved(case, x, weight, bias, None).permute(0, 2, 3, 1)
     for choice in choices(library, 0, case.groups):
-        y = torch.zeros(2, 1, 99, 96, dtype=torch.float16, device="cuda")
+        y = torch.zeros(2, height, 99, 96, dtype=torch.float16, device="cuda")
         library.run(problem_of(library, case, (x, weight, bias, None), y), choice)
         assert y[..., :48].isfinite().all()
         assert y[..., 48:].isnan().all()
@@ -274,8 +281,8 @@ def test_channels_of_a_wider_tensor(library: Library) -> None:
         (Case(1, 64, (9, 9), 64, (3, 3), padding=(200, 1)), "TMA does not support"),
         (Case(1, 64, (9, 9), 64, (3, 3), act="tanh"), "no kernel with this activation"),
         (Case(1, 64, (1, 9), 66, (1, 3), groups=2), "odd number of columns"),
-        (Case(1, 64, (9, 9), 64, (3, 3), groups=2), "several rows"),
-        (Case(1, 64, (1, 9), 64, (1, 3), (3, 1), (1, 1), groups=2), "padding above"),
+        (Case(1, 64, (40, 40), 64, (3, 3), padding=(17, 0), groups=2), "TMA does not support"),
+        (Case(1, 64, (40, 40), 64, (3, 3), dilation=(1, 16), groups=2), "TMA does not support"),
         (Case(1, 64, (1, 9), 64, (1, 3), groups=2, residual="before"), "loads no residual"),
         (Case(1, 64, (9, 9), 91, (3, 3), residual="after"), "multiples of 16 bytes"),
     ],
