@@ -187,7 +187,10 @@ def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Ite
         local = [name for name in used if name not in given or (given[name] == "_" and used[name] > 1)]
         names = {**given, **{name: _fresh(name, taken) for name in local}}
         known = taken | set(names.values())
-        inner = [list(_expand(with_names(line, names), fragments, known, depth + 1)) for line in lines]
+        inner: list[list[list[str]]] = []
+        for line in lines:
+            inner.append(list(_expand(with_names(line, names), fragments, known, depth + 1)))
+            known |= {name for option in inner[-1] for text in option for name in names_in(text)}
         yield from _products(inner)
 
 

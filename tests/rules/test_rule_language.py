@@ -40,6 +40,7 @@ LET = {
     "y, act = any_gate(h)": ["y, act = gate(h) | relu(h)"],
     "y, act = relu(h)": ["y = aten.relu.default(h)", "act = 'relu'"],
     "y = halved(x)": ["t = aten.mul.Tensor(x, 0.5)", "y = aten.neg.default(t)"],
+    "y = quartered(x)": ["h = halved(x)", "y = halved(h)"],
     "floats(a, b)": ["is_floating(a, b)", "same_kind(a, b)"],
     "rows(a)": ["rank(a) == 2", "floats(a, a)"],
 }
@@ -84,6 +85,17 @@ MATCHES = {
                 "t = aten.neg.default(t_1)",
                 "t_2 = aten.mul.Tensor(t, 0.5)",
                 "y = aten.neg.default(t_2)",
+            ]
+        ],
+    ),
+    "names of a fragment that another calls twice": (
+        ["y = quartered(x)"],
+        [
+            [
+                "t = aten.mul.Tensor(x, 0.5)",
+                "h = aten.neg.default(t)",
+                "t_1 = aten.mul.Tensor(h, 0.5)",
+                "y = aten.neg.default(t_1)",
             ]
         ],
     ),
