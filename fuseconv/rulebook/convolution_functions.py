@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 from fuseconv.graph.proved_sizes import are_row_major
@@ -116,6 +117,30 @@ def moves_by_its_size(_: Constants, weight: Any, stride: Any) -> None:
     """The stride of a convolution equals its kernel size, so that its windows are patches side by side."""
     if list(stride) != list(fake_of(weight).shape[2:]):
         raise Refused("the stride to equal the kernel size", f"the stride {list(stride)} of {text_of(weight)}")
+
+
+@rule_function(tensors=False)
+def split_kernel(_: Constants, weight: Any, stride: Any) -> list[int]:
+    """The sizes of a transposed convolution's weight, each kernel size K as K / stride, stride. A stride exceeds 1."""
+    channels, results, *kernel = fake_of(weight).shape
+    pairs = list(zip(kernel, stride, strict=False))
+    if len(stride) != len(kernel) or all(step == 1 for step in stride) or any(size % step for size, step in pairs):
+        raise Refused("strides, not all 1, that divide the kernel", f"the stride {list(stride)} of {text_of(weight)}")
+    return [channels, results, *(n for size, step in pairs for n in (size // step, step))]
+
+
+@rule_function(tensors=False)
+def full_padding(_: Constants, weight: Any, stride: Any) -> list[int]:
+    """The padding per side, K / stride - 1, with which a convolution has a result wherever its kernel meets x."""
+    return [count - 1 for count in split_kernel(_, weight, stride)[2::2]]
+
+
+@rule_function(tensors=False)
+def slice_end(_: Constants, padding: Any, output_padding: Any) -> int:
+    """The end of a slice that leaves out the last padding - output_padding elements. The difference is not negative."""
+    if padding < output_padding:
+        raise Refused(f"an output_padding of at most {padding}", str(output_padding))
+    return output_padding - padding or sys.maxsize
 
 
 @rule_function(shapes=True)
