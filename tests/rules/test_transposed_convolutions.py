@@ -25,7 +25,7 @@ def captured(model: nn.Module, dims: int, channels: int = 8) -> Program:
     """Captures a model of images of any number and size; `channels` is how many channels they have."""
     sizes = [Dim(name, min=1, max=64) for name in ("n", "length", "height", "width")[: dims + 1]]
     shape = dict(zip((0, 2, 3, 4), sizes, strict=False))
-    x = torch.randn(2, channels, 5, 3, 4)[(..., *[0] * (3 - dims))].to(next(model.parameters()).dtype)
+    x = torch.randn(2, channels, *(5, 3, 4)[:dims]).to(next(model.parameters()).dtype)
     return programs.capture(model, x, dims=(shape,))
 
 
