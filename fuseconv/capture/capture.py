@@ -38,6 +38,7 @@ from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.contract.values import has_range
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.derived_sizes import read_sizes_of_inputs
 from fuseconv.graph.indexed import indexed_sizes
 from fuseconv.graph.op_aliases import name_ops_once
 from fuseconv.graph.recurrent import any_number_of_steps
@@ -117,6 +118,7 @@ def _checked(
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)
     purify(flat.exported)
+    read_sizes_of_inputs(flat.exported)
     compute_tables(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = replace(contract, inputs=specs, outputs=flat.outputs)

@@ -20,6 +20,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import UsageError
 from fuseconv.fusing.module import Fused
 from fuseconv.fusing.trial import check_against, check_sizes
+from fuseconv.graph.derived_sizes import read_sizes_of_inputs
 from fuseconv.graph.op_aliases import name_ops_once
 from fuseconv.graph.recurrent import any_number_of_steps
 from fuseconv.matching.rewrite import rewrite
@@ -107,6 +108,7 @@ def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
         raise explain_call(error, model, args, kwargs) from error
     drop_stray_writes(exported)
     name_ops_once(exported)
+    read_sizes_of_inputs(exported)
     tensors = [*model.parameters(), *torch.utils._pytree.tree_leaves((args, kwargs))]
     device = next((tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)), "cpu")
     return Program(exported, Contract((), (), device), args, trainable=True)
