@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ import pytest
 import torch
 from support import small_bundle
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import Forked, forked
@@ -29,6 +31,29 @@ X = "x=f32[batch:1..16,seq:3..32,8]"
 class AddOne(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return (x + 1,)
+
+
+class RoundsUp(nn.Module):
+    """Pools whose `ceil_mode` changes nothing at the sizes for which the package is optimized."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        twice = functional.max_pool2d(functional.max_pool2d(x + 1, 2, ceil_mode=True), 2, ceil_mode=True)
+        return (
+            functional.max_pool2d(x, 3, 2, ceil_mode=True),
+            functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            functional.max_pool2d(x, 3, 2, padding=1, dilation=2, ceil_mode=True),
+            twice,
+        )
+
+
+@pytest.mark.compiles
+def test_pools_round_up_at_all_sizes(tmp_path: Path) -> None:
+    module = RoundsUp()
+    program = small_bundle.program(module, ("x=f32[1,2,height:8..41,width:9..40]",))
+    model = TARGETS["aoti"].load(tmp_path / TARGETS["aoti"].write(program, tmp_path, Context(tmp_path)), "cpu")
+    for height, width in itertools.product((8, 9, 10, 11, 41), (9, 10, 12, 40)):
+        x = torch.randn(1, 2, height, width)
+        torch.testing.assert_close(model(x), module(x))
 
 
 def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
