@@ -90,10 +90,12 @@ def read_tensors(path: Path) -> Any:
 def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
     """Returns the state dict in the contents of a file: the contents themselves, or the only state dict inside them.
 
+    The state dict of a module without parameters and buffers is empty.
+
     Raises:
         RefusedError: the file contains no state dict, or several.
     """
-    if _is_state(value):
+    if _is_state(value) or (isinstance(value, Mapping) and not value):
         return dict(value)
     found = {str(key): part for key, part in value.items() if _is_state(part)} if isinstance(value, Mapping) else {}
     if len(found) == 1:

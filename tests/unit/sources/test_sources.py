@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from support import saved_models
 from support.saved_models import (
     FORMS,
@@ -285,6 +286,19 @@ def test_parameters_that_share_memory_are_filled(tmp_path: Path) -> None:
     )
     module = read(tmp_path / "model.pt", options=options).module
     assert all(torch.equal(module.get_parameter(name), weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_a_module_without_parameters_has_an_empty_state_dict(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{suffix}"
+    if suffix == "pt":
+        torch.save(torch.nn.Softmax(-1).state_dict(), path)
+    else:
+        save_file({}, path)
+    options = Options(
+        model="torch.nn:Softmax2d", inputs=parse_inputs(["input=f32[2,3,4,4]"]), trust=frozenset({"code"})
+    )
+    assert isinstance(read(path, options=options).module, torch.nn.Softmax2d)
 
 
 def test_two_state_dicts_are_ambiguous(tmp_path: Path) -> None:
