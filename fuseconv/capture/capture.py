@@ -25,6 +25,7 @@ from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import constrained_dims, explain, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.inverse_stft import inverse_stft_of_any_length
+from fuseconv.capture.linear_spaces import linear_spaces_of_any_length
 from fuseconv.capture.placement import place
 from fuseconv.capture.pools import pools_of_any_length
 from fuseconv.capture.purity import purify
@@ -33,6 +34,7 @@ from fuseconv.capture.results import export_registering
 from fuseconv.capture.state import check_state
 from fuseconv.capture.tables import compute_tables
 from fuseconv.capture.transforms import expand_transforms
+from fuseconv.capture.unchecked import distributions_without_checks
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import TensorSpec
@@ -183,6 +185,8 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
         any_number_of_steps(),
         pools_of_any_length(),
         inverse_stft_of_any_length(),
+        linear_spaces_of_any_length(),
+        distributions_without_checks(),
     ):
         program = export_registering(
             partial(

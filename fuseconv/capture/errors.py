@@ -69,6 +69,8 @@ def constrained_dims(error: Exception, contract: Contract) -> list[str]:
     """Returns the names of the dims that an error of an export says to be constrained by the model."""
     if isinstance(error, UnprovedError):
         return list(error.dims)
+    if isinstance(error, multiples.NarrowedError):
+        return [error.dim.name]
     violated = _VIOLATED.search(str(error))
     named = [name.strip().removeprefix("_") for name in violated[1].split(",")] if violated else []
     return [name for name in contract.dims() if name in named]

@@ -132,6 +132,25 @@ class Tags(nn.Module):
         return self.last(steps[:, 0])[0].view(-1, 2, 2), state, cell
 
 
+class Windows(nn.Module):
+    """Windows of 12 elements, four apart. At a length of 12 there are three, of which torch.export makes a guard."""
+
+    def forward(self, mask: Tensor) -> Tensor:
+        return ~nn.functional.pad(mask, (4, 4)).unfold(1, 12, 4)[:, None]
+
+
+class Coordinates(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        rows = torch.linspace(-1, 1, x.shape[1])
+        columns = torch.linspace(x.new_tensor(0.5), x.shape[2] - 0.5, steps=x.shape[2], dtype=torch.float64)
+        return x + rows[:, None], columns, torch.linspace(0, 1, 4)
+
+
+class Density(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.distributions.Normal(x.mean(1, keepdim=True), 2.0).log_prob(x).sum(1)
+
+
 MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
     "a causal mask": (Causal(), ["x=f32[batch:1..4,length:1..16,8]"], ("output_0",)),
     "a given mask": (
@@ -153,6 +172,8 @@ MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
         ["x=f32[batch:1..4,length:1..40,8]", "state=f32[1,batch,4]"],
         ("output_0", "output_1", "output_2"),
     ),
+    "windows": (Windows(), ["mask=bool[batch:1..4,n:8..64:4]"], ("output_0",)),
+    "a density": (Density(), ["x=f32[batch:1..4,n:1..9]"], ("output_0",)),
     "a padded mask": (
         ExtraKey(),
         ["q=f32[batch:1..4,n:1..9,8]", "kv=f32[batch,m:1..9,6]", "hidden=bool[batch,m]"],
@@ -170,6 +191,14 @@ def test_it_is_captured_for_all_sizes(name: str) -> None:
     assert program.contract.dims() == subject.contract.dims()
     assert "_assert_scalar" not in program.exported.graph_module.code
     assert_same(subject, program)
+
+
+def test_linear_spaces_have_any_number_of_steps() -> None:
+    module = Coordinates()
+    program = capture(subject_of(module, "x=f32[batch:1..4,n:1..40,m:1..9]"))
+    for sizes in ((1, 1, 1), (4, 40, 9), (2, 2, 8), (3, 17, 2)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(program.exported.module()(x), module(x), rtol=1e-6, atol=1e-6)
 
 
 def test_a_fused_module_returns_the_dataclass() -> None:
