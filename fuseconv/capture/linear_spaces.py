@@ -6,7 +6,7 @@ integers up to this size instead. Examples are the grids of coordinates to which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -21,20 +21,32 @@ def linear_spaces_of_any_length() -> Iterator[None]:
     before = torch.linspace
 
     @wraps(before)
-    def linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-        result = dtype or torch.get_default_dtype()
-        if not isinstance(steps, torch.SymInt) or not result.is_floating_point or options.get("out") is not None:
-            return before(start, end, steps, dtype=dtype, **options)
-        device = options.get("device")
-        numbers = torch.arange(steps, dtype=torch.float64, device=device)
-        last = torch.scalar_tensor(steps - 1, dtype=torch.float64, device=device).clamp(min=1)
-        # As in torch, each half is computed from its own end, so that the last value is exactly `end`.
-        first_half = numbers * 2 < last + 1
-        step = (end - start) / last
-        return torch.where(first_half, start + step * numbers, end - step * (last - numbers)).to(result)
+    def linspace(*args: Any, **options: Any) -> Any:
+        return _spaced(before, *args, **options)
 
     torch.linspace = linspace
     try:
         yield
     finally:
         torch.linspace = before
+
+
+def _spaced(
+    before: Callable[..., Tensor],
+    start: Any,
+    end: Any,
+    steps: Any = None,
+    *,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Tensor:
+    result = dtype or torch.get_default_dtype()
+    if not isinstance(steps, torch.SymInt) or not result.is_floating_point or options.get("out") is not None:
+        return before(start, end, steps, dtype=dtype, **options)
+    device = options.get("device")
+    numbers = torch.arange(steps, dtype=torch.float64, device=device)
+    last = torch.scalar_tensor(steps - 1, dtype=torch.float64, device=device).clamp(min=1)
+    # As in torch, each half is computed from its own end, so that the last value is exactly `end`.
+    first_half = numbers * 2 < last + 1
+    step = (end - start) / last
+    return torch.where(first_half, start + step * numbers, end - step * (last - numbers)).to(result)
