@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,9 +43,9 @@ def _spaced(
     result = dtype or torch.get_default_dtype()
     if not isinstance(steps, torch.SymInt) or not result.is_floating_point or options.get("out") is not None:
         return before(start, end, steps, dtype=dtype, **options)
-    device = options.get("device")
-    numbers = torch.arange(steps, dtype=torch.float64, device=device)
-    last = torch.scalar_tensor(steps - 1, dtype=torch.float64, device=device).clamp(min=1)
+    device, count = options.get("device"), cast("int", steps)
+    numbers = torch.arange(count, dtype=torch.float64, device=device)
+    last = torch.scalar_tensor(count - 1, dtype=torch.float64, device=device).clamp(min=1)
     # As in torch, each half is computed from its own end, so that the last value is exactly `end`.
     first_half = numbers * 2 < last + 1
     step = (end - start) / last

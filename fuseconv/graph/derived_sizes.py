@@ -8,7 +8,7 @@ that removes this tensor, although it reads no value of it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -40,7 +40,7 @@ def read_sizes_of_inputs(exported: ExportedProgram) -> None:
     changed = False
     for node in list(graph.nodes):
         formulas.note(node)
-        if node.target not in _READS or node.args[0].op == "placeholder":
+        if node.target not in _READS or _reads_an_input(node):
             continue
         size = node.meta.get("val")
         if isinstance(size, torch.SymInt) and formulas.knows(size.node.expr):
@@ -66,7 +66,8 @@ class _Formulas:
         self._axes: dict[Any, tuple[Node, int, int]] = {}
         for node in graph.find_nodes(op="placeholder"):
             value = node.meta.get("val")
-            for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            shape: Sequence[object] = value.shape if isinstance(value, torch.Tensor) else ()
+            for axis, size in enumerate(shape):
                 if isinstance(size, torch.SymInt):
                     self._add_axis(size.node.expr, node, axis)
 
@@ -81,7 +82,7 @@ class _Formulas:
     def note(self, node: Node) -> None:
         """Records a node of the graph that reads the size of an input."""
         size = node.meta.get("val")
-        if node.target is _SIZE and node.args[0].op == "placeholder" and isinstance(size, torch.SymInt):
+        if node.target is _SIZE and _reads_an_input(node) and isinstance(size, torch.SymInt):
             self._known.setdefault(size.node.expr, node)
 
     def knows(self, expression: Any) -> bool:
@@ -116,6 +117,10 @@ class _Formulas:
         values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
         node.meta["val"] = target(*values)
         return node
+
+
+def _reads_an_input(node: Node) -> bool:
+    return any(operand.op == "placeholder" for operand in node.all_input_nodes)
 
 
 def _commutes(step: Callable[..., Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -16,7 +16,7 @@ def keep_ceil_mode() -> None:
     from torch._inductor import lowering
     from torch._inductor.virtualized import V
 
-    original = lowering.pooling_size
+    original: Callable[..., tuple[Any, bool]] = lowering.pooling_size
 
     def pooling_size(
         x: Any,
