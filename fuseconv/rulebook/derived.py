@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from fuseconv.rulebook.rule_text import (
     PRODUCT,
@@ -188,13 +189,15 @@ def _is_tensor(text: str) -> bool:
     return _TENSOR.match(text) is not None
 
 
+@lru_cache(4096)
 def _bound(text: str) -> tuple[str, ...]:
     if text.startswith("return "):
         return ("return",)
     return (text.partition(":")[0],) if _is_tensor(text) else parse_line(text).targets
 
 
-def _read(text: str) -> list[str]:
+@lru_cache(4096)
+def _read(text: str) -> tuple[str, ...]:
     if text.startswith("return "):
-        return [name.strip() for name in text.removeprefix("return ").split(",")]
-    return [] if _is_tensor(text) else list(names_of(parse_line(text).value))
+        return tuple(name.strip() for name in text.removeprefix("return ").split(","))
+    return () if _is_tensor(text) else tuple(names_of(parse_line(text).value))

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.rulebook.rule_names import NamesError
@@ -143,9 +144,10 @@ def expand_conditions(
         yield from expand_conditions(inner, fragments, depth + 1)
 
 
-def names_in(text: str) -> list[str]:
+@lru_cache(4096)
+def names_in(text: str) -> tuple[str, ...]:
     """Returns the names of values and variables in a line or condition, in order and with repetitions."""
-    return [name for match in _TOKEN.finditer(text) if (name := match["name"]) and name not in _RESERVED]
+    return tuple(name for match in _TOKEN.finditer(text) if (name := match["name"]) and name not in _RESERVED)
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
@@ -162,7 +164,7 @@ def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Ite
             yield from ([*lines, *more] for lines in _expand(rest, fragments, taken, depth))
         return
     statement = _statement(text)
-    if either := next((node for node in ast.walk(statement) if _is_either(node)), None):
+    if "|" in text and (either := next((node for node in ast.walk(statement) if _is_either(node)), None)):
         assert isinstance(either, ast.BinOp)
         start, end = _span(either)
         for option in _options(either):

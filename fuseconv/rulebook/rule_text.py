@@ -22,7 +22,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from fuseconv.contract.dtypes import DTYPES
@@ -98,6 +98,11 @@ class Call:
     args: tuple[Term, ...]
     kwargs: tuple[tuple[str, Term], ...]
     rest: bool = False
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names that occur in the arguments, as `names_of` yields them."""
+        return tuple(name for inner in _parts(self) for name in names_of(inner))
 
 
 @dataclass(frozen=True)
@@ -205,9 +210,11 @@ def names_of(term: Call | Term) -> Iterator[str]:
     if isinstance(term, Name):
         if term.id != "_":
             yield term.id
-        return
-    for inner in _parts(term):
-        yield from names_of(inner)
+    elif isinstance(term, Call):
+        yield from term.names
+    elif not isinstance(term, Literal):
+        for inner in _parts(term):
+            yield from names_of(inner)
 
 
 def applications_of(term: Call | Term) -> Iterator[Apply]:
@@ -232,8 +239,11 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
     return term.args if isinstance(term, Apply) else ()
 
 
-def check_text(text: str) -> list[ast.stmt]:
-    """Parses a line as Python and returns its statements, which are never executed.
+@lru_cache(4096)
+def check_text(text: str) -> tuple[ast.stmt, ...]:
+    """Parses a line as Python and returns its statements, which are never executed and must not be changed.
+
+    Alternatives and derived examples repeat most of the lines of their rule.
 
     Raises:
         RuleTextError: the line is too long, contains a character that rules do not allow, or is not valid Python.
@@ -247,7 +257,7 @@ def check_text(text: str) -> list[ast.stmt]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a SyntaxWarning about text that is rejected anyway
-            return ast.parse(text).body
+            return tuple(ast.parse(text).body)
     except SyntaxError as problem:
         raise RuleTextError(f"syntax error: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None
     except (ValueError, RecursionError, MemoryError):
