@@ -75,7 +75,7 @@ def canonical(program: Program, rules: Sequence[Rule]) -> Canonical:
     Raises:
         RuleError: the rules form a rewrite cycle, or call an op that does not exist.
     """
-    workspace = Workspace(program.exported)
+    workspace = Workspace(program.exported, results=program.results)
     used = [rule for rule in rules if rule.stage == STAGE and is_for(rule, program.contract.device, ())]
     found = list(run_stage(workspace, STAGE, [(rule, compile_rule(rule)) for rule in used]))
     workspace.clean()

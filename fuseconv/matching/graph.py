@@ -106,7 +106,7 @@ class Workspace:
         results: a cache of what ops on fake tensors return; see `run`. Callers add what they conclude from it.
     """
 
-    def __init__(self, exported: Exported, *, trainable: bool = False) -> None:
+    def __init__(self, exported: Exported, *, trainable: bool = False, results: dict[Any, Any] | None = None) -> None:
         self.graph = Graph()
         self.root = exported.graph_module
         copies: dict[Node, Node] = {}
@@ -128,7 +128,7 @@ class Workspace:
             name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
         }
         self._computed: dict[str, Node] = {}
-        self.results: dict[Any, Any] = {}
+        self.results: dict[Any, Any] = {} if results is None else results
         self._formulas: dict[Any, Any] = {}  # until the graph changes; layers share one mask
         self._squeezes = any(may_squeeze(node, self.ranges) for node in self.graph.nodes)
         self._squeezed: dict[Node, Node] | None = None  # until the graph changes

@@ -103,7 +103,7 @@ def _plan(
     others = {rule.name: reason for rule in used if (reason := _others(rule, targets))}
     patterns = {rule.name: compile_rule(rule) for rule in used}
     check_loops(compiled for name, compiled in patterns.items() if name not in others)
-    workspace = Workspace(program.exported, trainable=program.trainable)
+    workspace = Workspace(program.exported, trainable=program.trainable, results=program.results)
     steps: list[Step] = []
     misses: dict[tuple[str, str, str], Miss] = {}
     for stage in STAGES:

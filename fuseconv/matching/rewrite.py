@@ -57,7 +57,7 @@ def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]
     Raises:
         RuleError: a step is invalid; see `rewrite`.
     """
-    workspace = Workspace(program.exported, trainable=program.trainable)
+    workspace = Workspace(program.exported, trainable=program.trainable, results=program.results)
     refused: dict[int, Refused] = {}
     names = [node.name for node in workspace.graph.nodes]
     for number, step in enumerate(plan.steps):

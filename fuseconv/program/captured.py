@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import sympy
 import torch
@@ -38,6 +40,11 @@ class Program:
     original: Original | None = None
     trainable: bool = False
     unusual: tuple[Mapping[str, int], ...] = ()
+
+    @cached_property
+    def results(self) -> dict[Any, Any]:
+        """A cache of what ops return on the program's fake values: see `Workspace.run`. All workspaces share it."""
+        return {}
 
 
 def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import sympy
@@ -205,7 +205,12 @@ def _expression(size: int | torch.SymInt) -> sympy.Expr:
 
 
 def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
-    return max(int(_expression(size).subs(sizes)), 0)
+    return max(size, 0) if isinstance(size, int) else _substituted(size.node.expr, tuple(sizes.items()))
+
+
+@lru_cache(4096)
+def _substituted(expression: sympy.Expr, sizes: tuple[tuple[Any, int], ...]) -> int:
+    return max(int(expression.subs(dict(sizes))), 0)
 
 
 def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:

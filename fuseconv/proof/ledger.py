@@ -61,7 +61,7 @@ class Ledger:
     """
 
     def __init__(self, program: Program) -> None:
-        self.workspace = Workspace(program.exported, trainable=program.trainable)
+        self.workspace = Workspace(program.exported, trainable=program.trainable, results=program.results)
         self.graph = Graph()
         self.varying: set[Node] = set()
         self._copies: dict[Node, Node] = {}

@@ -70,7 +70,7 @@ def kinds(
         seconds: the maximum time to search one region, in seconds.
         gain: the maximum estimated time of a form, relative to the form in the model; see `Extraction.candidates`.
     """
-    workspace, device = Workspace(program.exported), program.contract.device
+    workspace, device = Workspace(program.exported, results=program.results), program.contract.device
     for step in plan.applied:
         if step.stage == "canonical":
             apply(workspace, step)

@@ -50,7 +50,7 @@ class Classes:
     @staticmethod
     def of(program: Program, plan: Plan) -> Classes:
         """Applies a plan to a copy of the program step by step, and returns the classes of the steps."""
-        workspace = Workspace(program.exported, trainable=program.trainable)
+        workspace = Workspace(program.exported, trainable=program.trainable, results=program.results)
         dims = named_dims(program)
         names, sizes = [], dict[str, int]()
         for step in plan.applied:
@@ -89,7 +89,8 @@ class Classes:
 
     def _unfit(self, left: Collection[str]) -> frozenset[str]:
         """Returns the names of classes with a rewrite that cannot be applied without the rewrites of `left`."""
-        workspace, unfit = Workspace(self.program.exported, trainable=self.program.trainable), set[str]()
+        program, unfit = self.program, set[str]()
+        workspace = Workspace(program.exported, trainable=program.trainable, results=program.results)
         for name, step in zip(self.names, self.plan.steps, strict=True):
             if name not in left:
                 try:
