@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, cold_cli
 
 CODE = "import sys; from fuseconv.cli import main; status = main(); sys.exit(100 if 'torch' in sys.modules else status)"
 
@@ -17,15 +17,13 @@ def complete(line: str, folder: Path = ROOT) -> tuple[int, list[str], str]:
     """Returns the exit status, the completions of the last word of a line, and what stderr has."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
         "_FUSECONV_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(line.count(" ")),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout.splitlines(), done.stderr
+    done = cold_cli.run([], folder, environment)
+    assert not done.torch
+    return done.status, done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize(

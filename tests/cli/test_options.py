@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import ROOT
+from support import cold_cli
 
 from fuseconv import cli
 from fuseconv.commands.outputs import write_outputs
@@ -116,10 +114,8 @@ AT_ONCE: dict[str, tuple[list[str], int]] = {
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: Path) -> None:
     words, status = AT_ONCE[name]
-    given = [word.format(folder) for word in words]
-    code = f"import sys; from fuseconv import cli; print(cli.main({given}), 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split() == [str(status), "False"], done.stderr
+    done = cold_cli.run([word.format(folder) for word in words])
+    assert (done.status, done.torch, done.stdout) == (status, False, ""), done.stderr
     assert done.stderr.startswith("error: ")
 
 
