@@ -1,14 +1,12 @@
 """Every subject becomes a graph from tensors to a tuple of tensors, or an error that names the line."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import programs
+from support import programs, warm_python
 from support.saved_models import INPUTS, Convolution, Perceptron, Tied, made
 from support.subjects import X, assert_same, original, subject_of
 from torch import Tensor, nn
@@ -270,28 +268,42 @@ def test_pretrained_model(pretrained: tuple[Subject, Program]) -> None:
             torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
-def test_saved_programs_need_no_transformers(pretrained: tuple[Subject, Program], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Subject, Program]:
+    """As `pretrained`, of the same architecture and much smaller."""
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    folder = tmp_path_factory.mktemp("bert")
+    model: Any = programs.seeded(BertModel, BertConfig(**sizes))
+    model.save_pretrained(folder)
+    subject = read(folder)
+    return subject, capture(subject)
+
+
+def test_saved_programs_need_no_transformers(small: tuple[Subject, Program], tmp_path: Path) -> None:
     """A program captured from a transformers model is read where there is no transformers."""
-    _, program = pretrained
+    _, program = small
     torch.export.save(program.exported, tmp_path / "model.pt2")
     script = (
         "import sys\n"
+        "assert 'transformers' not in sys.modules\n"
         "sys.modules['transformers'] = None\n"
         "import torch\n"
         "from fuseconv.sources import read\n"
-        "exported = torch.export.load(sys.argv[1])\n"
+        "exported = torch.export.load('model.pt2')\n"
         "ids = torch.ones(2, 7, dtype=torch.int64)\n"
         "outputs = exported.module()(ids, ids, ids * 0)\n"
         "assert type(outputs) is tuple\n"
-        "print([list(output.shape) for output in outputs], read(sys.argv[1]).source)\n"
+        "print([list(output.shape) for output in outputs], read('model.pt2').source)\n"
     )
-    arguments = [sys.executable, "-c", script, str(tmp_path / "model.pt2")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[[2, 7, 384], [2, 384]] pt2"
+    done = warm_python.run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[[2, 7, 32], [2, 32]] pt2"
 
 
-def test_saved_programs_are_read_again(pretrained: tuple[Subject, Program], tmp_path: Path) -> None:
-    _, program = pretrained
+def test_saved_programs_are_read_again(small: tuple[Subject, Program], tmp_path: Path) -> None:
+    _, program = small
     torch.export.save(program.exported, tmp_path / "model.pt2")
     again = capture(read(tmp_path / "model.pt2"))
     assert [spec.name for spec in again.contract.inputs] == [spec.name for spec in program.contract.inputs]
@@ -305,7 +317,7 @@ def test_saved_programs_are_read_again(pretrained: tuple[Subject, Program], tmp_
             torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
-def test_archives_of_other_libraries_containers(tmp_path: Path) -> None:
+def test_archives_of_other_libraries_containers(small: tuple[Subject, Program], tmp_path: Path) -> None:
     """A Hugging Face model exported as it is, by keywords that share their dims and are asked for the same sizes.
 
     Its containers need transformers, which is imported for them; its outputs keep their names.
@@ -314,19 +326,21 @@ def test_archives_of_other_libraries_containers(tmp_path: Path) -> None:
     names = ("input_ids", "attention_mask")
     keywords = {name: torch.ones(2, 5, dtype=torch.int64) for name in names}
     exported = torch.export.export(
-        read(minilm()).module, (), keywords, dynamic_shapes=dict.fromkeys(names, dims), strict=False
+        small[0].module, (), keywords, dynamic_shapes=dict.fromkeys(names, dims), strict=False
     )
     assert exported._guards_code
     torch.export.save(exported, tmp_path / "model.pt2")
     script = (
-        "import sys\n"
+        "import sys, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "assert 'transformers' not in sys.modules\n"
         "from fuseconv.capture.capture import capture\n"
         "from fuseconv.sources import read\n"
-        "contract = capture(read(sys.argv[1])).contract\n"
+        "contract = capture(read('model.pt2')).contract\n"
         "print(*contract.inputs, contract.outputs)\n"
     )
-    arguments = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "model.pt2")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    done = warm_python.run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
     shape = "i64[dim0:1..16,dim1:2..64]"
     assert done.stdout == f"input_ids={shape} attention_mask={shape} ('last_hidden_state', 'pooler_output')\n"
 
