@@ -115,8 +115,8 @@ def _tried(
 ) -> list[tuple[Pair, list[str]]]:
     """Tests a `hit` example and its variants.
 
-    Returns each program to which the rule applies, with one text per set of random operands: a description of the
-    counterexample, or an empty string if the results agree.
+    Returns each program to which the rule applies, with one text per set of random operands: an empty string if the
+    results agree, or a description of the counterexample, after which no more operands are tested.
     """
     try:
         text = parse_example(lines)
@@ -126,10 +126,16 @@ def _tried(
     if few and changes:
         changes = [changes[at % len(changes)]]
     found = pairs(rule, patterns, text, changes)
-    return [
-        (pair, [counter_example(pair, draw) for draw in draws_of(pair, few=few and pair.changed == "as written")])
-        for pair in found
-    ]
+    return [(pair, _counter_examples(pair, few=few and pair.changed == "as written")) for pair in found]
+
+
+def _counter_examples(pair: Pair, *, few: bool) -> list[str]:
+    found: list[str] = []
+    for draw in draws_of(pair, few=few):
+        found.append(counter_example(pair, draw))
+        if found[-1]:
+            break
+    return found
 
 
 def _hit(
