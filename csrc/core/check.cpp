@@ -1,15 +1,25 @@
 #include "core/check.h"
 
 #include <algorithm>
+#include <sstream>
 
 namespace fuseconv {
 
-std::ostream& operator<<(std::ostream& message, SizesText sizes) {
-  message << '[';
+void add_part(std::string& message, SizesText sizes) {
+  message += '[';
   for (int axis = 0; axis < sizes.tensor.rank; ++axis) {
-    message << (axis ? ", " : "") << sizes.tensor.sizes[axis];
+    message += axis ? ", " : "";
+    add_number(message, sizes.tensor.sizes[axis]);
   }
-  return message << ']';
+  message += ']';
+}
+
+void add_number(std::string& message, int64_t number) { message += std::to_string(number); }
+
+void add_number(std::string& message, double number) {
+  std::ostringstream text;
+  text << number;
+  message += text.str();
 }
 
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments) {

@@ -4,24 +4,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "core/tensor_view.h"
 
 namespace fuseconv {
-
-// Throws std::runtime_error if the condition is false. The message is the concatenation of the parts.
-template <class... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (!condition) {
-    std::ostringstream message;
-    (message << ... << parts);
-    throw std::runtime_error(message.str());
-  }
-}
 
 // A tensor argument and its name in the schema. The name appears in error messages.
 struct Argument {
@@ -34,7 +24,27 @@ struct SizesText {
   In tensor;
 };
 
-std::ostream& operator<<(std::ostream& message, SizesText sizes);
+// Each adds one part to a message. A stream would do the same, but its header takes nvcc a second per file.
+inline void add_part(std::string& message, std::string_view part) { message += part; }
+void add_part(std::string& message, SizesText sizes);
+void add_number(std::string& message, int64_t number);
+void add_number(std::string& message, double number);
+
+template <class Number>
+  requires std::is_arithmetic_v<Number>
+void add_part(std::string& message, Number number) {
+  add_number(message, static_cast<std::conditional_t<std::is_integral_v<Number>, int64_t, double>>(number));
+}
+
+// Throws std::runtime_error if the condition is false. The message is the concatenation of the parts.
+template <class... Parts>
+void check(bool condition, const Parts&... parts) {
+  if (!condition) {
+    std::string message;
+    (add_part(message, parts), ...);
+    throw std::runtime_error(message);
+  }
+}
 
 // Returns the dtype of the arguments. Throws std::runtime_error unless all arguments have the same dtype and it is f64,
 // f32, f16 or bf16.
