@@ -162,9 +162,9 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     stride, padding, transposed, groups, act = *rest[2:4], rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
     if transposed or x.dtype == torch.float64:
         return True
-    if groups == 1 and all(size == 1 for size in (*weight.shape[2:], *stride)) and not any(padding):
-        if all(isinstance(size, int) and size == 1 for size in x.shape[2:]):  # a linear layer
-            return False
+    numbers = (*x.shape[2:], *weight.shape[2:], *stride, groups)
+    if all(isinstance(number, int) and number == 1 for number in numbers) and not any(padding):  # a linear layer
+        return False
     if not (is_channels_last(x) or is_channels_last(weight)):
         return True
     own = weight.shape[1]  # the channels of a group

@@ -165,9 +165,10 @@ def test_a_window_of_any_size(
     x, weight = images[:, 2:], (torch.randn(channels, 1, *kernel, device="cuda") * scale).to(dtype)
     extents = [step * (length - 1) for step, length in zip(dilation, kernel, strict=True)]
     padding = [extent // 2 for extent in extents] + [extent - extent // 2 for extent in extents]
-    numbers = [list(stride), padding, list(dilation), False, [0, 0], channels]
+    numbers: list[Any] = [list(stride), padding, list(dilation), False, [0, 0], channels]
     z = ops.conv_act(x, weight, None, None, *numbers)
     tensors = [x, weight, torch.randn(channels, device="cuda").to(dtype), torch.randn_like(z)]
-    y = ops.conv_act(*tensors, *numbers, "silu")
-    expected = ops.conv_act.reference(*[tensor.double() for tensor in tensors], *numbers, "silu")
+    arguments: list[Any] = [*tensors, *numbers, "silu"]
+    wide: list[Any] = [*[tensor.double() for tensor in tensors], *numbers, "silu"]
+    y, expected = ops.conv_act(*arguments), ops.conv_act.reference(*wide)
     torch.testing.assert_close(y.double(), expected, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
