@@ -23,7 +23,8 @@ namespace {
 constexpr int kLanes = 32;  // threads along the channels
 constexpr int kParts = 8;   // threads along the positions
 constexpr int kMostOutputs = 8, kMostTaps = 16;
-constexpr int kShared = 48 << 10;  // available without asking
+constexpr int kMostBlocks = (1 << 16) - 1;  // along the second dim of a grid
+constexpr int kShared = 48 << 10;           // available without asking
 
 struct Problem {
   const void *x, *weight, *bias, *residual;
@@ -140,9 +141,10 @@ int64_t quotient_up(int64_t count, int64_t each) { return (count + each - 1) / e
 
 template <class T, int kPair, int kOutputs, int kStride, int kTaps>
 void launch(CudaHost& host, Problem p, int64_t images) {
-  p.parts = static_cast<unsigned>(quotient_up(p.out_width, int64_t{kOutputs} * p.spacing) * p.spacing);
-  const int64_t items = images * p.out_height * p.parts;
-  check(items < (int64_t{1} << 31), "fuseconv::conv_act: a depthwise convolution of ", items, " parts is too large");
+  // The parts of a section begin at the first `spacing` positions of it, of which the last section may have fewer.
+  const int64_t section = int64_t{kOutputs} * p.spacing, whole = (p.out_width - 1) / section;
+  p.parts = static_cast<unsigned>(whole * p.spacing + std::min<int64_t>(p.spacing, p.out_width - whole * section));
+  const int64_t items = images * p.out_height * p.parts;  // at most the positions of y
   p.items = static_cast<unsigned>(items);
   const int row_bytes = p.kernel_width * kLanes * kPair * static_cast<int>(sizeof(float));
   p.rows = std::min(p.kernel_height, kShared / row_bytes);
@@ -179,12 +181,13 @@ bool is_in_range(const Convolution& c) {
     }
   }
   // The offsets of the positions under a window, also of those beyond the image, where nothing is read.
-  const int64_t extents[] = {c.x.sizes[2] + 2 * c.weight.sizes[2] * dilation[0],
-                             c.x.sizes[3] + (kMostOutputs * stride[1] + c.weight.sizes[3] + kMostTaps) * dilation[1]};
+  const int64_t extents[] = {
+      c.x.sizes[2] + 2 * padding[0] + 2 * c.weight.sizes[2] * dilation[0],
+      c.x.sizes[3] + 2 * padding[1] + (kMostOutputs * stride[1] + c.weight.sizes[3] + kMostTaps) * dilation[1]};
   const int64_t channels = c.x.sizes[1];  // of the images where they are, or of a dense copy
   const int64_t steps[] = {std::max(c.x.strides[2], channels * c.x.sizes[3]), std::max(c.x.strides[3], channels)};
   return extents[0] * steps[0] + extents[1] * steps[1] < (int64_t{1} << 31) &&
-         element_count(c.y) < (int64_t{1} << 31) && channels < (1 << 21) &&
+         element_count(c.y) < (int64_t{1} << 31) && channels <= kLanes * kMostBlocks &&
          c.weight.sizes[3] <= kShared / static_cast<int>(sizeof(float) * 2 * kLanes);
 }
 

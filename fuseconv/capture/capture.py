@@ -7,6 +7,7 @@ rules match. In-place ops on temporaries are kept; see `purity` for in-place ops
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -56,6 +57,9 @@ from fuseconv.sizes.telling_sizes import telling_sizes
 from fuseconv.sizes.unusual_sizes import all_unusual, chosen_unusual, line_of
 from fuseconv.sources import Subject
 from fuseconv.sources.flat import flatten, input_order
+
+_ALONE = threading.RLock()
+"""Held while torch's functions are replaced for an export: threads that export take turns."""
 
 
 def capture(subject: Subject, device: str = "cpu") -> Program:
@@ -178,6 +182,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
         )
 
     with (
+        _ALONE,
         torch.no_grad(),
         quiet_torch(),
         keeping_buffers(subject.module),

@@ -41,7 +41,8 @@ def _spaced(
     **options: Any,
 ) -> Tensor:
     result = dtype or torch.get_default_dtype()
-    if not isinstance(steps, torch.SymInt) or not result.is_floating_point or options.get("out") is not None:
+    real = result.is_floating_point and not any(map(_is_complex, (start, end)))
+    if not isinstance(steps, torch.SymInt) or not real or options.keys() - {"device"}:
         return before(start, end, steps, dtype=dtype, **options)
     device, count = options.get("device"), cast("int", steps)
     numbers = torch.arange(count, dtype=torch.float64, device=device)
@@ -50,3 +51,7 @@ def _spaced(
     first_half = numbers * 2 < last + 1
     step = (end - start) / last
     return torch.where(first_half, start + step * numbers, end - step * (last - numbers)).to(result)
+
+
+def _is_complex(number: Any) -> bool:
+    return number.is_complex() if isinstance(number, Tensor) else isinstance(number, complex)

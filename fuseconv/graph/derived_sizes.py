@@ -43,7 +43,8 @@ def read_sizes_of_inputs(exported: ExportedProgram) -> None:
         if node.target not in _READS or _reads_an_input(node):
             continue
         size = node.meta.get("val")
-        if isinstance(size, torch.SymInt) and formulas.knows(size.node.expr):
+        # A size that became a constant later in the trace is left as it is.
+        if isinstance(size, torch.SymInt) and not size.node.expr.is_Integer and formulas.knows(size.node.expr):
             with graph.inserting_before(node):
                 computed = formulas.compute(size.node.expr)
             for key in ("stack_trace", "nn_module_stack"):

@@ -25,6 +25,9 @@ FEW_CHANNELS = 4
 SHORTEST = 9
 """The library has no kernel for float32 sums of few channels with fewer products (csrc/kernels/few_channels.cu)."""
 
+WIDEST = 192
+"""The library has no kernel for depthwise convolutions with a wider window (csrc/kernels/depthwise_windows.cu)."""
+
 
 def reference(
     x: Tensor,
@@ -169,7 +172,7 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
         return True
     own = weight.shape[1]  # the channels of a group
     if x.dim() <= 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
-        return False
+        return weight.shape[-1] > WIDEST
     if x.dtype == torch.float32 and groups == 1 and own <= FEW_CHANNELS:
         return x.dim() > 4 or weight.shape[0] % 8 != 0 or math.prod(weight.shape[1:]) < SHORTEST
     if x.dtype == torch.float32:

@@ -66,7 +66,7 @@ def is_channels_last(_: Constants, *operands: Any) -> None:
 
 @rule_function(tensors=False)
 def has_channels_last_kernel(_: Constants, x: Any, weight: Any, groups: Any) -> None:
-    """A kernel reads x channels last: 1x1 or depthwise. In 1-D, a 1x1 convolution has four times as many results."""
+    """A kernel reads x channels last: depthwise or 1x1. A 1x1 kernel in 1-D must have 4 times the channels of x."""
     of_x, of_weight = fake_of(x).shape, fake_of(weight).shape
     kernel, channels = of_weight[2:], of_x[1]
     if groups == 1:

@@ -51,6 +51,7 @@ CONVOLUTIONS = {
     "depthwise contiguous": ((2, 16, 8, 8), (16, 1, 3, 3), 16, {"dtype": SINGLE, "last": False}, True),
     "depthwise f64": ((2, 16, 8, 8), (16, 1, 3, 3), 16, {"dtype": torch.float64}, True),
     "depthwise of one dim": ((2, 16, 8), (16, 1, 3), 16, {}, False),
+    "depthwise with a wide window": ((2, 16, 300), (16, 1, 193), 16, {}, True),
     "depthwise of three dims": ((2, 16, 8, 8, 8), (16, 1, 3, 3, 3), 16, {}, True),
     "single positions": ((2, 16, 1, 1), (24, 16, 1, 1), 1, {"last": False}, False),
     "single positions f32": ((2, 6, 1, 1), (3, 6, 1, 1), 1, {"last": False, "dtype": SINGLE}, False),

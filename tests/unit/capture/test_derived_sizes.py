@@ -128,3 +128,19 @@ def test_nor_does_it_in_a_module_to_train_on() -> None:
     height = torch.export.Dim("height", min=9, max=40)
     fused = fuseconv.fuse(Function(activated), (torch.randn(2, 3, 17, 16),), dynamic_shapes=(({2: height},),))
     assert fused.plan.counts() == {"conv2d-act": 1}
+
+
+def test_a_size_that_becomes_constant_later() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv1d(3, 4, 3, stride=2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = torch.relu(self.convolution(x))
+            return y.new_ones(y.shape[2] + 1), x.view(2, 3, 17) + 1
+
+    model, x = Constant(), torch.randn(2, 3, 17)
+    ones, more = fuseconv.fuse(model, (x,), dynamic_shapes=({2: torch.export.Dim.AUTO},))(x)
+    assert ones.tolist() == [1.0] * 9
+    torch.testing.assert_close(more, x + 1)
