@@ -202,13 +202,13 @@ bool is_read_in_place(In x, int pair) {
 }  // namespace
 
 bool depthwise_windows(CudaHost& host, const Convolution& given) {
-  if (given.x.rank > 4) {
+  if (given.x.rank > 4 || given.parameters.groups == 1) {
     return false;
   }
   Images images(given);
   Convolution& c = images.convolution;
   const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
-  if (c.y.dtype == Dtype::f64 || transposed || groups == 1 || groups != c.x.sizes[1] || c.weight.sizes[0] != groups ||
+  if (c.y.dtype == Dtype::f64 || transposed || groups != c.x.sizes[1] || c.weight.sizes[0] != groups ||
       c.weight.sizes[1] != 1 || !fits_channels_last(c.y) || !is_aligned(c.y.data) || !is_contiguous(c.weight) ||
       (c.bias && (c.bias->strides[0] != 1 || !is_aligned(c.bias->data))) || !is_in_range(c)) {
     return false;

@@ -10,7 +10,7 @@ def keep_ceil_mode() -> None:
     """Corrects Inductor's output sizes of pooling for the rest of the process.
 
     Inductor drops `ceil_mode` if it changes nothing at the example sizes, and adds a guard on this. A package checks no
-    guards, so at other sizes the last row or column of the result would be missing. (torch 2.10 to 2.13,
+    guards, so at other sizes the last row or column of the result would be missing. (torch 2.11 and 2.13,
     `torch._inductor.lowering.pooling_size`)
     """
     from torch._inductor import lowering
