@@ -9,6 +9,7 @@ many bytes as attention must read and write.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 
@@ -36,13 +37,28 @@ SHAPES = (
 """Batch, heads, tokens and width: windows of 7x7 and 8x8 pixels, patches of time series, short texts; and lengths for
 which the rules keep PyTorch's kernels."""
 MASKS = ("none", "window")
+LONG = (
+    *((4, 12, 36, 64), (4, 12, 223, 64), (4, 12, 404, 64), (1, 12, 1024, 64), (16, 12, 300, 64), (64, 12, 300, 64)),
+    *((32, 12, 512, 64), (4, 16, 4096, 64), (8, 8, 577, 40), (4, 32, 512, 128), (1, 32, 2048, 128), (2, 16, 8192, 128)),
+)
+"""Texts, images and contexts whose sizes change, for which `targets/unplanned_attention.py` selects the kernel."""
+LONG_MASKS = ("none", "causal", "keys")
 
 
 def mask_of(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
-    """Returns the mask of a call: none, or one per window and head that all images share, in rows of 16 bytes."""
+    """Returns the mask of a call.
+
+    It is none, one per sequence that hides its last keys, or one per window and head that all images share, in rows of
+    16 bytes.
+    """
     batch, heads, tokens, _ = shape
-    if kind == "none":
+    if kind in ("none", "causal"):
         return None
+    if kind == "keys":
+        lengths = torch.linspace(tokens // 2, tokens, batch, device="cuda")[:, None]
+        hidden = torch.arange(-(-tokens // 8) * 8, device="cuda") >= lengths
+        mask = torch.zeros(hidden.shape, device="cuda", dtype=dtype).masked_fill(hidden, -math.inf)
+        return mask[:, None, None, :tokens]
     rows = -(-tokens // 8) * 8
     windows = min(batch, 64)
     mask = torch.randn(1, windows, heads, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
@@ -61,18 +77,21 @@ def measure(shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> 
 
     sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
     mask = mask_of(kind, shape, dtype)
-    whole = None if mask is None else mask.reshape(batch, heads, tokens, tokens)
+    whole = mask.expand(batch, heads, tokens, tokens) if mask is not None and kind == "keys" else mask
+    whole = None if whole is None else whole.reshape(batch, heads, tokens, tokens)
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Call:
-        if mask is None:
-            return lambda: ops.attention(q, k, v, None, scale)
+        if kind == "causal":
+            return lambda: ops.causal_attention(q, k, v, scale)
+        if mask is None or kind == "keys":
+            return lambda: ops.attention(q, k, v, mask, scale)
         parts = [one.unflatten(0, mask.shape[:2]) for one in (q, k, v)]
         return lambda: ops.attention(*parts, mask, scale)
 
     def by(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Call:
         def call() -> Tensor:
             with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, whole, scale=scale)
+                return scaled_dot_product_attention(q, k, v, whole, is_causal=kind == "causal", scale=scale)
 
         return call
 
@@ -91,10 +110,12 @@ def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--long", action="store_true", help="the long sequences instead of the short ones")
     arguments = parser.parse_args()
+    masks, shapes = (LONG_MASKS, LONG) if arguments.long else (MASKS, SHAPES)
     with torch.no_grad():
-        for kind in MASKS:
-            for shape in SHAPES:
+        for kind in masks:
+            for shape in shapes:
                 row = measure(shape, kind, torch.float16)
                 print(row, flush=True)
                 write(arguments.out, [row], machine("cuda"), KEY)

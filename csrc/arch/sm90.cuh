@@ -134,6 +134,15 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       : "memory");
 }
 
+// Loads a box of a tensor of five dims. Coordinates are innermost first.
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, const int (&at)[5], uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
+      : "memory");
+}
+
 // A pixel of a batch of images [image][y][x][channel].
 struct Pixel {
   int x, y, image;
@@ -207,6 +216,15 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
           &map),
       "r"(from), "r"(column), "r"(row)
+      : "memory");
+}
+
+// Stores a box of a tensor of five dims. Elements outside the tensor are not written.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, const int (&at)[5]) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
 

@@ -14,6 +14,13 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
          uint64_t{1} << 62;
 }
 
+// Returns the descriptor of a tile whose rows are along k ("MN-major"): in each row 64 columns, 128 bytes, with the
+// 128-byte swizzle, and rows in groups of 8. The next 64 columns are `next` bytes behind these.
+__device__ __forceinline__ uint64_t rows_descriptor(uint32_t address, uint32_t next) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{next >> 4} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -21,6 +28,22 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keep the compiler from moving computations with these registers across this place.
+template <int kCount>
+__device__ __forceinline__ void hold(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" : "+f"(registers[i])::"memory");
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void hold(uint32_t (&registers)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * kCount; ++i) {
+    asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
+  }
 }
 
 template <class T>
@@ -50,7 +73,7 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define D_256 D32(0), D32(32), D32(64), D32(96)
 
 // `operands` gives the operand numbers of the two factors, and `add` the operand number of `accumulate`. `majors` gives
-// the transpose flags of the factors in shared memory, which are all 0 (K-major).
+// the transpose flags of the factors in shared memory: 0 (K-major) or 1 (MN-major).
 #define WGMMA(columns, types, operands, add, majors, ...)                                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns types \
                " {" NUMBERS_##columns "}, " operands ", p, 1, 1" majors ";\n}"                                  \
@@ -111,6 +134,18 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const uint32_t (
   WGMMA_16(64, "{%32,%33,%34,%35}, %36", "%37", ", 0", IN_REGISTERS)
   WGMMA_16(128, "{%64,%65,%66,%67}, %68", "%69", ", 0", IN_REGISTERS)
   WGMMA_16(256, "{%128,%129,%130,%131}, %132", "%133", ", 0", IN_REGISTERS)
+#endif
+}
+
+// d[64, kColumns] += a[64, 16] b[16, kColumns] with a in registers and b in shared memory, as rows_descriptor
+// describes.
+template <class Element, int kColumns>
+__device__ __forceinline__ void wgmma_rows(float (&d)[kColumns / 2], const uint32_t (&a)[4], uint64_t b,
+                                           int accumulate) {
+  static_assert(sizeof(Element) == 2);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  WGMMA_16(64, "{%32,%33,%34,%35}, %36", "%37", ", 1", IN_REGISTERS)
+  WGMMA_16(128, "{%64,%65,%66,%67}, %68", "%69", ", 1", IN_REGISTERS)
 #endif
 }
 

@@ -59,7 +59,7 @@ void encode(const Encode& call) {
 CUtensorMap tiled_map(Element element, const void* data, std::span<const cuuint64_t> sizes,
                       std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box, bool to_tf32 = false) {
   static const auto encoder = of_driver<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   encode([&] {
     return encoder(&map, type_of(element, to_tf32), static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data),
@@ -138,6 +138,19 @@ CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)
     }
   }
   return tiled_map(element, data, lengths, strides, boxes);
+}
+
+CUtensorMap matrices_map(Element element, const void* data, const int64_t (&sizes)[5], const int64_t (&strides)[4],
+                         int box_rows, int box_columns) {
+  cuuint64_t lengths[5], bytes[4];
+  for (int dim = 0; dim < 5; ++dim) {
+    lengths[dim] = static_cast<cuuint64_t>(sizes[dim]);
+    if (dim > 0) {
+      bytes[dim - 1] = static_cast<cuuint64_t>(strides[dim - 1] * size_of(element));
+    }
+  }
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), 1, 1, 1};
+  return tiled_map(element, data, lengths, bytes, box);
 }
 
 bool can_gather(const Windows& w) {

@@ -32,6 +32,12 @@ CUtensorMap pixel_map(Element element, const void* data, int64_t images, const W
 // 64 or 128 bytes of channels. Pixels and channels outside the images are read as zeros and not written.
 CUtensorMap images_map(Element element, const void* data, const int64_t (&sizes)[4], const int (&box)[4]);
 
+// Returns a map of matrices [rows, columns] in three outer dims. `sizes` and `strides` (in elements) are those of the
+// dims, innermost first; columns are adjacent, and have no stride. A box has some rows of one matrix, and 64 or 128
+// bytes of each. Elements outside the matrix are read as zeros and not written.
+CUtensorMap matrices_map(Element element, const void* data, const int64_t (&sizes)[5], const int64_t (&strides)[4],
+                         int box_rows, int box_columns);
+
 // Returns whether images have several rows, or rows of padding.
 bool has_rows(const Windows& windows);
 

@@ -1,7 +1,7 @@
 // Attention: y = softmax(scale q k^T + mask) v. A query whose scores are all -inf gets zeros.
 //
-// In f16 and bf16 on CUDA, if there are few keys and a head is narrow, one kernel computes everything. Otherwise the
-// host's GEMM computes both products, and the scores between them are written to memory.
+// In f16 and bf16 on CUDA, one kernel computes everything: one for few keys, and one for Hopper. Otherwise the host's
+// GEMM computes both products, and the scores between them are written to memory.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,12 @@
 namespace fuseconv {
 
 // All tensors have the same leading dims, any strides, and at least one element in y. q is [..., S, D], k [..., T, D],
-// v [..., T, E], mask [..., S, T], and y [..., S, E].
+// v [..., T, E], mask [..., S, T], and y [..., S, E]. If it is causal, query s sees the keys up to s, there is no mask,
+// and S is T.
 struct AttentionProblem {
   In q, k, v;
   std::optional<In> mask;
+  bool is_causal;
   double scale;
   Out y;
 };
@@ -31,8 +33,9 @@ namespace cuda {
 
 void attention(CudaHost& host, const AttentionProblem& problem);
 
-// Computes attention in one kernel. Returns false, and does nothing, if it has no kernel for the problem.
+// Each computes attention in one kernel. Returns false, and does nothing, if it has no kernel for the problem.
 bool short_attention(CudaHost& host, const AttentionProblem& problem);
+bool attention_sm90(CudaHost& host, const AttentionProblem& problem);
 
 }  // namespace cuda
 }  // namespace fuseconv

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstring>
-#include <cuda/annotated_ptr>
 
+#include "arch/l2.cuh"
 #include "core/cuda.cuh"
 
 namespace fuseconv::cuda {
@@ -39,8 +39,7 @@ inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 // (docs/performance/memory-bound.md, "What made the difference").
 template <class T>
 __device__ __forceinline__ const T* read_once(const T* x, bool large) {
-  using Property = ::cuda::access_property;
-  return ::cuda::associate_access_property(x, large ? Property(Property::persisting{}) : Property(Property::global{}));
+  return arch::with_policy(x, large ? arch::kEvictLast : arch::kEvictNormal);
 }
 
 // Stores a run. A streamed run marks its lines as the first to be evicted from the caches. A run of 16 bytes is stored

@@ -1,7 +1,7 @@
 #include "kernels/short_attention.cuh"
 
 #include "core/shared_memory.h"
-#include "kernels/attention.h"
+#include "kernels/attention_operands.h"
 
 namespace fuseconv::cuda {
 namespace {
@@ -17,17 +17,6 @@ size_t most_shared() {
   cudaGetDevice(&device);
   check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
   return static_cast<size_t>(bytes);
-}
-
-In leading(In x) { return {x.data, x.dtype, x.rank - 2, x.sizes, x.strides}; }
-
-// Returns whether all rows of a tensor are dense and begin at multiples of 16 bytes.
-bool has_vectors(In x) {
-  bool has = is_aligned(x.data) && x.strides[x.rank - 1] == 1 && x.sizes[x.rank - 1] % 8 == 0;
-  for (int axis = 0; axis + 1 < x.rank; ++axis) {
-    has &= x.sizes[axis] == 1 || x.strides[axis] % 8 == 0;
-  }
-  return has;
 }
 
 template <class T, int kWidth>
@@ -71,16 +60,11 @@ bool with_width(CudaHost& host, const Arguments& a) {
 bool short_attention(CudaHost& host, const AttentionProblem& p) {
   const int rank = p.y.rank;
   const int64_t queries = p.y.sizes[rank - 2], keys = p.k.sizes[rank - 2], width = p.q.sizes[rank - 1];
-  const bool is_short = (p.mask || p.scale > 0) && (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) && keys > 0 &&
-                        keys <= attention_kernel::kMostKeys && width > 0 && width <= 128 &&
-                        p.v.sizes[rank - 1] == width && queries < (int64_t{1} << 24);
-  if (!is_short || !has_vectors(p.q) || !has_vectors(p.k) || !has_vectors(p.v) || !has_vectors(p.y)) {
+  if (!is_supported(p) || p.is_causal || keys > attention_kernel::kMostKeys || width == 0 || width > 128 ||
+      p.v.sizes[rank - 1] != width) {
     return false;
   }
-  const In y = leading(p.y);
-  const Loop heads =
-      element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides}, {leading(p.q), leading(p.k), leading(p.v)});
-  const Loop masks = element_loop(Out{p.y.data, y.dtype, y.rank, y.sizes, y.strides}, {p.mask ? leading(*p.mask) : y});
+  const Loop heads = matrices_of(p), masks = masks_of(p);
   Arguments a{};
   if (!fits_32_bits(heads, 4, 1) || !fits_32_bits(masks, 2, 1)) {
     return false;

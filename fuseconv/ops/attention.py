@@ -56,6 +56,7 @@ def _sizes(draw: Draw) -> list[Sample]:
     if draw.device == "cuda":  # the sizes at which the kernel takes other branches
         sizes += [(3, 16, 16, 16), (3, 49, 49, 32), (2, 64, 65, 40), (1, 70, 100, 64), (3, 33, 128, 80)]
         sizes += [(2, 20, 64, 128), (1, 9, 200, 64), (2, 5, 256, 48), (1, 7, 257, 16), (1, 6, 9, 136)]
+        sizes += [(3, 128, 384, 64), (2, 300, 301, 64), (2, 129, 700, 128), (1, 257, 513, 72), (3, 1, 1000, 40)]
     return [
         Sample("x".join(map(str, one)), (*qkv(*one), draw(one[1], one[2]) if at % 2 else None, 0.25))
         for at, one in enumerate(sizes)

@@ -1,13 +1,16 @@
 """Replaces attention with dynamic sizes on CUDA with kernels that require no execution plan.
 
 For f16 and bf16, PyTorch prefers cuDNN's attention. cuDNN builds an execution plan for every new size, which takes many
-times as long as a call. If sizes are dynamic, this module therefore calls a specific kernel: Flash Attention or, with a
-mask, the memory-efficient kernel. Both kernels accept new sizes without preparation; cuDNN's kernel is faster once it
-has a plan. With static sizes there is only one plan, so nothing is changed.
+times as long as a call. If sizes are dynamic, this module therefore calls a specific kernel, which accepts new sizes
+without preparation. With static sizes there is only one plan, so nothing is changed.
 
-Flash Attention requires heads of one width, and both kernels require a multiple of 8. Other heads are padded with
-zeros, which change no score, and the result is cut. Flash Attention accepts fewer heads of keys and values than of
-queries (grouped-query attention). For the memory-efficient kernel, these heads are repeated.
+On Hopper, this is fuseconv's kernel (csrc/kernels/attention_sm90.cuh), for heads of up to 128 columns. For wider heads,
+for groups of heads without a mask that is not causal, and on other GPUs, it is one of PyTorch's: Flash Attention or,
+with a mask, the memory-efficient kernel. PyTorch's kernels also compute few queries in parts of the keys.
+
+All of them require the width of a head to be a multiple of 8, and Flash Attention one width for all heads. Other heads
+are padded with zeros, which change no score, and the result is cut. Causal attention and Flash Attention accept fewer
+heads of keys and values than of queries (grouped-query attention). For the others, these heads are repeated.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects a kernel and pads masks and heads.
 """
@@ -28,6 +31,7 @@ from torch.fx import Graph, Node
 from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 from fuseconv.graph.nodes import arguments
 from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.ops import attention, causal_attention
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
 
@@ -37,8 +41,17 @@ _DTYPES = (torch.float16, torch.bfloat16)
 ALIGNMENT = 8
 """The number of elements of which a mask's strides and a head's width must be multiples: 16 bytes in f16 and bf16."""
 
+HOPPER = 9
+"""The major number of Hopper's compute capability."""
+
 WIDEST = 256
 """The largest head width of Flash Attention."""
+
+WIDEST_ON_HOPPER = 128
+"""The largest head width of fuseconv's kernel for Hopper."""
+
+FEW_QUERIES = 64
+"""Fewer queries than this are a part of a tile of fuseconv's kernel for Hopper, which does not divide the keys."""
 
 
 def without_plans(program: Program) -> Program:
@@ -49,15 +62,16 @@ def without_plans(program: Program) -> Program:
     """
     if program.contract.device != "cuda" or not program.contract.dims():
         return program
-    graph = named(program.exported.graph)
+    on_hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == HOPPER
+    graph = named(program.exported.graph, on_hopper=on_hopper)
     return program if graph is None else replace(program, exported=with_graph(program.exported, graph))
 
 
-def named(graph: Graph) -> Graph | None:
+def named(graph: Graph, *, on_hopper: bool) -> Graph | None:
     """Returns a copy of a graph that calls the kernels directly, or None if there is no attention to change."""
     if not any(_takes(node) for node in graph.nodes):
         return None
-    naming = _Naming(copied(graph))
+    naming = _Naming(copied(graph), on_hopper)
     for node in list(naming.graph.nodes):
         if _takes(node):
             naming.name(node)
@@ -84,6 +98,11 @@ def _takes(node: Node) -> bool:
     )
 
 
+def _aligned(width: int) -> int:
+    """Returns the width of heads with this many columns once they are padded."""
+    return math.ceil(width / ALIGNMENT) * ALIGNMENT
+
+
 def _group(q: torch.Tensor, k: torch.Tensor) -> int:
     """Returns how many heads of queries share a head of keys, or 0 if the numbers are dynamic or do not divide."""
     heads, shared = q.shape[1], k.shape[1]
@@ -105,38 +124,34 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
     return is_wide and mask.dtype in (torch.bool, q.dtype) and not given["is_causal"]
 
 
+def _is_for_hopper(given: dict[str, Any]) -> bool:
+    """Returns whether fuseconv's kernel for Hopper computes an attention node, and not too few queries."""
+    q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
+    has_few = isinstance(q.shape[2], int) and q.shape[2] < FEW_QUERIES and given["attn_mask"] is None
+    repeats = not given["is_causal"] and given["attn_mask"] is None and not same_sizes([q.shape[1]], [k.shape[1]])
+    return max(q.shape[3], v.shape[3]) <= WIDEST_ON_HOPPER and not has_few and not repeats
+
+
 @dataclass
 class _Naming:
-    """Replaces attention nodes in a graph, and pads a mask that several layers share only once."""
+    """Replaces attention nodes in a graph, and prepares a mask that several layers share only once."""
 
     graph: Graph
-    _masks: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)
+    on_hopper: bool
+    _masks: dict[tuple[Node, torch.dtype], Node] = field(default_factory=dict)
+    _padded: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)
 
     def name(self, node: Node) -> None:
         given = arguments(node)
-        ops = torch.ops.aten
         with self.graph.inserting_before(node):
             before = node.prev
             try:
-                operands = [given[name] for name in ("query", "key", "value")]
-                own, _, width = (operand.meta["val"].shape[-1] for operand in operands)
-                common = math.ceil(max(own, width) / ALIGNMENT) * ALIGNMENT
-                scale = own**-0.5 if given["scale"] is None and own < common else given["scale"]
-                q, k, v = (self._dense(self._widened(operand, common)) for operand in operands)
-                if given["attn_mask"] is None:
-                    kernel = ops._scaled_dot_product_flash_attention.default
-                    results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=scale)
-                else:
-                    k, v = (self._repeated(operand, q) for operand in (k, v))
-                    bias = self._bias(given["attn_mask"], q)
-                    kernel = ops._scaled_dot_product_efficient_attention.default
-                    results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=scale)
-                result = self._call(operator.getitem, results, 0)
-                _forget_unused(results)
-                if width < common:
-                    result = self._call(ops.slice.Tensor, result, 3, 0, width)
+                result = (
+                    self._for_hopper(given) if self.on_hopper and _is_for_hopper(given) else self._by_pytorch(given)
+                )
             except GuardError:
-                self._masks.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
+                for made in (self._masks, self._padded):
+                    made.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
                 while node.prev is not before:
                     self.graph.erase_node(node.prev)
                 return
@@ -145,6 +160,47 @@ class _Naming:
                 result.meta[key] = node.meta[key]
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
+
+    def _for_hopper(self, given: dict[str, Any]) -> Node:
+        """Calls fuseconv's attention."""
+        q, k, v = (given[name] for name in ("query", "key", "value"))
+        own, width = q.meta["val"].shape[-1], v.meta["val"].shape[-1]
+        scale = own**-0.5 if given["scale"] is None else given["scale"]
+        q, k, v = (self._dense(self._widened(one, _aligned(one.meta["val"].shape[-1]))) for one in (q, k, v))
+        if given["is_causal"]:
+            result = self._call(causal_attention.overload, q, k, v, scale)
+        else:
+            mask = given["attn_mask"]
+            bias = None if mask is None else self._bias(mask, q.meta["val"].dtype)
+            k, v = (self._repeated(operand, q) for operand in (k, v))
+            result = self._call(attention.overload, q, k, v, bias, scale)
+        return self._narrowed(result, width)
+
+    def _by_pytorch(self, given: dict[str, Any]) -> Node:
+        """Calls Flash Attention or, with a mask, the memory-efficient kernel."""
+        ops = torch.ops.aten
+        operands = [given[name] for name in ("query", "key", "value")]
+        own, _, width = (operand.meta["val"].shape[-1] for operand in operands)
+        common = _aligned(max(own, width))
+        scale = own**-0.5 if given["scale"] is None and own < common else given["scale"]
+        q, k, v = (self._dense(self._widened(operand, common)) for operand in operands)
+        if given["attn_mask"] is None:
+            kernel = ops._scaled_dot_product_flash_attention.default
+            results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=scale)
+        else:
+            k, v = (self._repeated(operand, q) for operand in (k, v))
+            bias = self._aligned_bias(given["attn_mask"], q)
+            kernel = ops._scaled_dot_product_efficient_attention.default
+            results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=scale)
+        result = self._call(operator.getitem, results, 0)
+        _forget_unused(results)
+        return self._narrowed(result, width)
+
+    def _narrowed(self, result: Node, width: int) -> Node:
+        """Returns a result without the columns that `_widened` has added."""
+        added = result.meta["val"].shape[-1] > width
+        narrow: Node = self._call(torch.ops.aten.slice.Tensor, result, 3, 0, width) if added else result
+        return narrow
 
     def _widened(self, operand: Node, width: int) -> Node:
         """Returns an operand whose heads have this width, with zeros behind if they are narrower."""
@@ -163,22 +219,30 @@ class _Naming:
         dense: Node = self._call(torch.ops.aten.contiguous.default, operand)
         return dense
 
-    def _bias(self, mask: Node, q: Node) -> Node:
+    def _bias(self, mask: Node, dtype: torch.dtype) -> Node:
+        """Returns the mask as a tensor that is added to the scores."""
+        if mask.meta["val"].dtype != torch.bool:
+            return mask
+        if (mask, dtype) not in self._masks:
+            ops = torch.ops.aten
+            zeros = self._call(ops.zeros_like.default, mask, dtype=dtype)
+            hidden = self._call(ops.logical_not.default, mask)
+            self._masks[mask, dtype] = self._call(ops.masked_fill.Scalar, zeros, hidden, -math.inf)
+        return self._masks[mask, dtype]
+
+    def _aligned_bias(self, mask: Node, q: Node) -> Node:
         """Returns the mask as an additive bias [B, H, L, S], whose rows begin at multiples of 16 bytes."""
         key = (mask, q.meta["val"].dtype)
-        if key not in self._masks:
-            self._masks[key] = self._padded(*key)
-        padded, keys = self._masks[key]
+        if key not in self._padded:
+            self._padded[key] = self._pad(*key)
+        padded, keys = self._padded[key]
         sizes = [self._size(q, axis) for axis in range(3)]
         bias: Node = self._call(torch.ops.aten.expand.default, padded, [*sizes, keys])
         return bias
 
-    def _padded(self, mask: Node, dtype: torch.dtype) -> tuple[Node, Node]:
+    def _pad(self, mask: Node, dtype: torch.dtype) -> tuple[Node, Node]:
         ops, last = torch.ops.aten, mask.meta["val"].dim() - 1
-        bias = mask
-        if mask.meta["val"].dtype == torch.bool:
-            zeros = self._call(ops.zeros_like.default, mask, dtype=dtype)
-            bias = self._call(ops.masked_fill.Scalar, zeros, self._call(ops.logical_not.default, mask), -math.inf)
+        bias = self._bias(mask, dtype)
         keys = self._size(mask, last)
         # This is -keys modulo the alignment, in a form that is not negative for torch's solver and in TorchScript.
         missing = self._call(operator.mod, self._call(operator.mul, keys, ALIGNMENT - 1), ALIGNMENT)

@@ -1,0 +1,126 @@
+// Launches the kernel of kernels/attention_sm90.cuh.
+#include "kernels/attention_sm90.cuh"
+
+#include <algorithm>
+
+#include "core/shared_memory.h"
+#include "gemm/cuda_check.h"
+#include "gemm/tensor_map.h"
+#include "kernels/attention_operands.h"
+
+namespace fuseconv::cuda {
+namespace {
+
+using namespace attention_sm90_kernel;
+
+constexpr int kStoredRows = 16;  // of a box of y, the rows of a warp
+
+// Returns whether rows are one behind the other, as TMA reads them.
+bool has_rows(In x) { return x.sizes[x.rank - 2] == 1 || x.strides[x.rank - 2] > 0; }
+
+// Fills what the arguments say about one operand. A dim along which an operand has one matrix is none of its map.
+void add_operand(Arguments& a, Operand operand, In x, const Loop& loop, int box_rows) {
+  constexpr int64_t kAnyStride = 8;
+  const int64_t rows = x.sizes[x.rank - 2];
+  int64_t sizes[5] = {x.sizes[x.rank - 1], rows, 1, 1, 1};
+  int64_t strides[4] = {rows == 1 ? kAnyStride : x.strides[x.rank - 2], kAnyStride, kAnyStride, kAnyStride};
+  for (int dim = 0; dim < loop.rank; ++dim) {
+    const int axis = loop.rank - 1 - dim;
+    if (loop.sizes[axis] > 1 && loop.strides[operand][axis] > 0) {
+      a.varies[operand][dim] = true;
+      sizes[2 + dim] = loop.sizes[axis];
+      strides[1 + dim] = loop.strides[operand][axis];
+    }
+  }
+  a.maps[operand] = linear::matrices_map(x.dtype, x.data, sizes, strides, box_rows, 64);
+}
+
+void add_mask(Arguments& a, In mask, const Loop& masks) {
+  const int rank = mask.rank;
+  a.masks = IndexSpace<uint32_t, 2>(masks, 1);
+  a.mask = mask.data;
+  a.mask_row = mask.strides[rank - 2];
+  a.mask_column = mask.strides[rank - 1];
+  a.mask_in_pairs = reinterpret_cast<uintptr_t>(mask.data) % 4 == 0 && a.mask_column == 1 && a.keys % 2 == 0;
+  for (int axis = 0; axis + 1 < rank; ++axis) {
+    a.mask_in_pairs &= mask.sizes[axis] == 1 || mask.strides[axis] % 2 == 0;
+  }
+}
+
+template <class T, int kWidth, bool kMasked>
+bool launch(CudaHost& host, const Arguments& a) {
+  const auto kernel = attention_sm90_kernel::attention_sm90_kernel<T, kWidth, kMasked>;
+  // A library that was built without code for sm_90a has code for older GPUs, which the driver compiles for Hopper.
+  static const bool is_compiled = [&] {
+    cudaFuncAttributes attributes;
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+    return attributes.ptxVersion >= 90;
+  }();
+  if (!is_compiled) {
+    return false;
+  }
+  constexpr uint32_t kBytes = Shape<kWidth>::kBytes;
+  allow_shared_memory(kernel, kBytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(a.heads.divisor * static_cast<uint32_t>(a.tiles));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream_of(host);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "launch of attention_sm90");
+  return true;
+}
+
+template <class T, int kWidth>
+bool launch(CudaHost& host, const Arguments& a) {
+  return a.mask == nullptr ? launch<T, kWidth, false>(host, a) : launch<T, kWidth, true>(host, a);
+}
+
+template <class T>
+bool launch(CudaHost& host, const Arguments& a, int64_t width) {
+  return width <= 64 ? launch<T, 64>(host, a) : launch<T, 128>(host, a);
+}
+
+}  // namespace
+
+bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
+  const int rank = p.y.rank;
+  const int64_t keys = p.k.sizes[rank - 2], queries = p.y.sizes[rank - 2];
+  const int64_t least = std::min(p.q.sizes[rank - 1], p.v.sizes[rank - 1]);
+  const int64_t width = std::max(p.q.sizes[rank - 1], p.v.sizes[rank - 1]);
+  if (!is_supported(p) || least == 0 || width > 128 || keys >= (int64_t{1} << 30) ||
+      linear::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9 || !has_rows(p.q) || !has_rows(p.k) ||
+      !has_rows(p.v) || !has_rows(p.y)) {
+    return false;
+  }
+  const Loop heads = matrices_of(p), masks = masks_of(p);
+  const int64_t tiles = (queries + kQueries - 1) / kQueries;
+  if (heads.rank > kMatrixDims || !fits_32_bits(heads, 4, 1) || !fits_32_bits(masks, 2, 1) ||
+      heads.count() * tiles >= kMaxBlocks) {
+    return false;
+  }
+  Arguments a{};
+  a.heads = Divisor<uint32_t>(heads.count());
+  for (int dim = 0; dim + 1 < kMatrixDims; ++dim) {
+    a.sizes[dim] = Divisor<uint32_t>(dim < heads.rank ? heads.sizes[heads.rank - 1 - dim] : 1);
+  }
+  a.queries = static_cast<int>(queries);
+  a.keys = static_cast<int>(keys);
+  a.tiles = static_cast<int>(tiles);
+  a.is_causal = p.is_causal;
+  a.scale = static_cast<float>(p.scale);
+  if (p.mask) {
+    add_mask(a, *p.mask, masks);
+  }
+  add_operand(a, kY, p.y, heads, kStoredRows);
+  add_operand(a, kQ, p.q, heads, kQueries);
+  add_operand(a, kK, p.k, heads, kKeys);
+  add_operand(a, kV, p.v, heads, kKeys);
+  return p.y.dtype == Dtype::f16 ? launch<__half>(host, a, width) : launch<__nv_bfloat16>(host, a, width);
+}
+
+}  // namespace fuseconv::cuda

@@ -1,0 +1,155 @@
+"""The kernels of attention against float64, at sizes, strides and values at which they take other branches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import fuseconv.ops
+from fuseconv.numerics.tolerance import compare
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+
+
+def draw(*sizes: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    return (torch.randn(sizes, device="cuda") * scale).to(dtype)
+
+
+def expected(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
+    """Attention in float64, in which a query that sees no key gets zeros."""
+    scores = q.double() @ k.double().transpose(-1, -2) * scale
+    if mask is not None:
+        scores = scores + mask.double()
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cuda").triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    unseen = (scores == -math.inf).all(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(unseen, 0), -1).masked_fill(unseen, 0) @ v.double()
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> None:
+    scale = q.shape[-1] ** -0.5
+    got = fuseconv.ops.causal_attention(q, k, v, scale) if causal else fuseconv.ops.attention(q, k, v, mask, scale)
+    group = q.shape[-3] // k.shape[-3]
+    k, v = (x.repeat_interleave(group, -3) for x in (k, v))
+    original = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
+    row = compare(got, original, expected(q, k, v, mask, scale, causal), fp64_only=True)
+    assert row.ok, row
+    assert got.transpose(-2, -3).is_contiguous()
+
+
+SIZES = [
+    (1, 1, 1, 1, 8, 8),
+    (2, 3, 64, 257, 64, 64),
+    (2, 3, 128, 384, 64, 64),
+    (1, 2, 127, 385, 64, 64),
+    (3, 2, 129, 300, 32, 32),
+    (1, 5, 300, 511, 40, 64),
+    (2, 2, 200, 1024, 128, 128),
+    (1, 3, 65, 513, 72, 72),
+    (1, 2, 500, 640, 128, 48),
+    (1, 2, 500, 640, 48, 128),
+    (4, 12, 1, 2000, 64, 64),
+    (1, 1, 3000, 3000, 64, 64),
+]
+
+
+@DTYPES
+@pytest.mark.parametrize(("batch", "heads", "queries", "keys", "width", "out"), SIZES)
+def test_sizes(dtype: torch.dtype, batch: int, heads: int, queries: int, keys: int, width: int, out: int) -> None:
+    q = draw(batch, heads, queries, width, dtype=dtype)
+    k = draw(batch, heads, keys, width, dtype=dtype)
+    v = draw(batch, heads, keys, out, dtype=dtype)
+    check(q, k, v)
+    for shape in [(queries, keys), (batch, 1, 1, keys), (heads, queries, 1)]:
+        mask = draw(*shape, dtype=dtype)
+        if shape[-1] == keys:
+            mask[..., torch.rand(shape[-1], device="cuda") < 0.3] = -math.inf
+        check(q, k, v, mask)
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [16, 64, 80, 128])
+@pytest.mark.parametrize(("heads", "shared"), [(3, 3), (4, 1), (6, 2)])
+@pytest.mark.parametrize("positions", [1, 2, 63, 64, 65, 128, 129, 200, 256, 257, 1000])
+def test_causal(dtype: torch.dtype, width: int, heads: int, shared: int, positions: int) -> None:
+    q = draw(2, heads, positions, width, dtype=dtype)
+    k, v = (draw(2, shared, positions, width, dtype=dtype) for _ in range(2))
+    check(q, k, v, causal=True)
+
+
+@DTYPES
+@pytest.mark.parametrize("causal", [False, True])
+def test_views(dtype: torch.dtype, causal: bool) -> None:
+    """Slices of one product, heads behind positions, repeated heads, and heads before the batch."""
+    merged = draw(2, 300, 3, 4, 64, dtype=dtype).permute(2, 0, 3, 1, 4)
+    check(*merged, causal=causal)
+    wide = draw(2, 4, 300, 3 * 64, dtype=dtype)
+    check(*wide.chunk(3, -1), causal=causal)
+    one = draw(2, 1, 300, 64, dtype=dtype).expand(2, 4, 300, 64)
+    check(merged[0], one, one, causal=causal)
+    q, k, v = (draw(4, 300, 2, 64, dtype=dtype).permute(2, 0, 1, 3) for _ in range(3))
+    check(q, k, v, causal=causal)
+    check(q[0], k[0], v[0], causal=causal)
+    check(q[:, None], k[:, None], v[:, None], causal=causal)
+    check(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, causal=causal)  # rows that are not dense
+    check(draw(2, 4, 301, 65, dtype=dtype)[:, :, 1:, 1:], k, v, causal=causal)  # rows that are not aligned
+
+
+@DTYPES
+def test_masks_of_any_strides(dtype: torch.dtype) -> None:
+    q, k, v = (draw(2, 3, 300, 64, dtype=dtype) for _ in range(3))
+    check(q, k, v, draw(300, 300, dtype=dtype).T)
+    check(q, k, v, draw(300, 600, dtype=dtype)[:, ::2])
+    check(q, k, v, draw(2, 1, 300, 301, dtype=dtype)[..., 1:])
+    check(q, k, v, draw(1, 1, dtype=dtype).expand(300, 300))
+    check(q, k, v, draw(2, 3, 300, 300, dtype=dtype))
+    odd = [draw(2, 3, 299, 64, dtype=dtype) for _ in range(2)]
+    check(q, *odd, draw(2, 1, 300, 299, dtype=dtype))
+
+
+@DTYPES
+def test_values_that_are_not_numbers(dtype: torch.dtype) -> None:
+    q, k, v = (draw(1, 2, 300, 64, dtype=dtype) for _ in range(3))
+    mask = torch.zeros(300, 300, dtype=dtype, device="cuda")
+    mask[:, 290:] = mask[7] = mask[200, :140] = -math.inf
+    check(q, k, v, mask)
+    mask[:] = torch.finfo(dtype).min
+    check(q, k, v, mask)
+    v[0, 0, 5, 3] = math.inf
+    v[0, 1, 299, 0] = math.nan
+    q[0, 0, 17] = math.nan
+    check(q, k, v)
+    # A hidden value that is not a number is multiplied by zero; a value behind the query is not read.
+    got = fuseconv.ops.causal_attention(q, k, v, 0.125)
+    assert got[0, 1, :299].isfinite().all()
+    assert got[0, 1, 299, 0].isnan()
+    assert got[0, 0, 17].isnan().all()
+
+
+@DTYPES
+def test_what_lies_behind_an_operand_is_not_read(dtype: torch.dtype) -> None:
+    """Operands are slices of tensors that are otherwise NaN, and the result's memory was NaN before."""
+
+    def inside(*sizes: int) -> Tensor:
+        room = torch.full([size + 8 for size in sizes], math.nan, dtype=dtype, device="cuda")
+        part = room[tuple(slice(0, size) for size in sizes)]
+        part.copy_(draw(*sizes, dtype=dtype))
+        return part
+
+    for queries, keys, width in ((300, 300, 64), (70, 400, 40), (129, 257, 72)):
+        q, k, v = inside(2, 3, queries, width), inside(2, 3, keys, width), inside(2, 3, keys, width)
+        poison: Any = torch.full((2, queries, 3, width), math.nan, dtype=dtype, device="cuda")
+        del poison
+        check(q, k, v)
+        check(q, k, v, inside(2, 3, queries, keys))
