@@ -5,7 +5,7 @@
 namespace fuseconv::cuda {
 
 void attention(CudaHost& host, const AttentionProblem& problem) {
-  if (!short_attention(host, problem)) {
+  if (problem.is_causal || !short_attention(host, problem)) {
     attention_by_products(host, problem);
   }
 }
