@@ -62,7 +62,7 @@ struct Attention {
       all = expand(name, {"mask", *mask}, y.rank, scores);
       expanded = In{mask->data, mask->dtype, all->rank, all->sizes, all->strides};
     }
-    attention(host, AttentionProblem{q, k, v, expanded, scale, y});
+    attention(host, AttentionProblem{q, k, v, expanded, false, scale, y});
   }
 
  private:

@@ -54,14 +54,14 @@ struct CausalAttention {
     }
     const int64_t heads = q.sizes[q.rank - 3], groups = k.sizes[k.rank - 3];
     if (heads == groups) {
-      attention(host, AttentionProblem{q, k, v, std::nullopt, scale, y, true});
+      attention(host, AttentionProblem{q, k, v, std::nullopt, true, scale, y});
       return;
     }
     const auto in_groups = [&](In x) { return heads_in_groups(x, heads, groups); };
     const Spec qs = in_groups(q), ks = in_groups(k), vs = in_groups(v), ys = in_groups(y);
     const auto view = [](In x, const Spec& spec) { return In{x.data, x.dtype, spec.rank, spec.sizes, spec.strides}; };
     const Out grouped{y.data, y.dtype, ys.rank, ys.sizes, ys.strides};
-    attention(host, AttentionProblem{view(q, qs), view(k, ks), view(v, vs), std::nullopt, scale, grouped, true});
+    attention(host, AttentionProblem{view(q, qs), view(k, ks), view(v, vs), std::nullopt, true, scale, grouped});
   }
 };
 
