@@ -128,6 +128,8 @@ CONVOLUTIONS = [(64, 64, 56, 64, 3, 1), (64, 256, 14, 1024, 1, 1), (32, 144, 56,
 enough for a CPU."""
 WINDOWS = [(512, 6, 49, 32), (64, 12, 64, 64), (32, 4, 49, 32)]
 """Batch, heads, tokens and width; the last is small enough for a CPU."""
+CAUSAL = [(2, 32, 8, 2048, 128), (16, 12, 12, 1024, 64), (1, 8, 2, 128, 64)]
+"""Batch, heads of queries, heads of keys, tokens and width; the last is small enough for a CPU."""
 TRAINED = [(256, 256, 2), (512, 1024, 4), (4096, 4096, 4)]
 """Batch, width and layers."""
 
@@ -146,6 +148,7 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
     yield from convolution_cases(CONVOLUTIONS if large else CONVOLUTIONS[-1:], half=large)
     yield from seed_cases()
     yield from attention_cases(WINDOWS if large else WINDOWS[-1:], half=large)
+    yield from causal_cases(CAUSAL if large else CAUSAL[-1:], half=large)
     for dtype in ("f32", "bf16", "f16") if large else ("f32",):
         for m, h, k in GATED if large else [(128, 1024, 512)]:
             shapes, product = ((m, k), (2 * h, k), None), ((m, 2 * h, k),)
@@ -259,6 +262,18 @@ def attention_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterato
         operands = [(batch, heads, tokens, width)] * 3 + [(batch, heads, tokens, tokens)]
         scale = width**-0.5
         yield from op_case("attention", dtype, operands, (scale,), shape=(batch, heads, tokens, width), eager=eager)
+
+
+def causal_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterator[Case]:
+    """Yields causal_attention, as decoders call it for a prompt."""
+
+    def eager(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+
+    for dtype, shape in itertools.product(("f16", "bf16") if half else ("f32",), shapes):
+        batch, heads, groups, tokens, width = shape
+        operands = [(batch, heads, tokens, width), *[(batch, groups, tokens, width)] * 2]
+        yield from op_case("causal_attention", dtype, operands, (width**-0.5,), shape=shape, eager=eager)
 
 
 def perceptron_case(dtype: str, batch: int, widths: Sequence[int], act: str) -> Iterator[Case]:

@@ -32,7 +32,7 @@ class AttentionByProducts {
     const Out weights = scratch(scores);
     host_.batched_product(dense(p_.q, dtype, q), dense(p_.k, dtype, k), p_.scale, weights);
     const std::optional<In> added = p_.mask ? std::optional<In>(dense(*p_.mask, dtype, mask)) : std::nullopt;
-    softmax(host_, Softmax{weights, added, true});
+    softmax(host_, Softmax{weights, added, true, p_.is_causal});
     const Out result = scratch(y);
     host_.batched_product(weights, dense(transposed(p_.v), dtype, v), 1.0, result);
     Spec narrow;

@@ -25,33 +25,36 @@ struct SoftmaxRows {
 
   void operator()(int64_t begin, int64_t end) const {
     Buffer<A> buffer(columns);
+    const int64_t queries = softmax.is_causal ? softmax.y.sizes[softmax.y.rank - 2] : 0;
     for (Position position(loop, softmax.mask ? 2 : 1, begin); begin < end; ++begin, position.advance(1)) {
       const int64_t* offsets = position.offsets();
       T* y = static_cast<T*>(softmax.y.data) + offsets[0];
       A* s = result_block(y, 1, buffer.data());
-      const A largest = load_row(y, softmax.mask ? offsets[1] : 0, s);
+      const int64_t visible = softmax.is_causal ? std::min(begin % queries + 1, columns) : columns;
+      const A largest = load_row(y, softmax.mask ? offsets[1] : 0, visible, s);
       const A pivot = softmax.hidden_is_zero && largest == -std::numeric_limits<A>::infinity() ? A(0) : largest;
 #pragma omp simd
-      for (int64_t i = 0; i < columns; ++i) {
+      for (int64_t i = 0; i < visible; ++i) {
         s[i] = exp_of_negative(s[i] - pivot);
       }
       double sum;
-      sum_row<1>(s, columns, [](const auto& x, auto* t) { t[0] = x; }, &sum);
+      sum_row<1>(s, visible, [](const auto& x, auto* t) { t[0] = x; }, &sum);
       const A total = sum == 0 ? A(1) : static_cast<A>(sum);  // 0 only in a hidden row
 #pragma omp simd
-      for (int64_t i = 0; i < columns; ++i) {
+      for (int64_t i = 0; i < visible; ++i) {
         s[i] /= total;
       }
+      std::fill(s + visible, s + columns, A(0));
       store_block(s, y, 1, columns);
     }
   }
 
-  // Writes y + mask of one row to s, and returns the maximum.
-  A load_row(const T* y, int64_t mask_offset, A* s) const {
+  // Writes y + mask of the first `visible` columns of a row to s, and returns the maximum.
+  A load_row(const T* y, int64_t mask_offset, int64_t visible, A* s) const {
     alignas(64) A y_block[kBlock], mask_block[kBlock];
     A largest = -std::numeric_limits<A>::infinity();
-    for (int64_t start = 0; start < columns; start += kBlock) {
-      const int64_t n = std::min(kBlock, columns - start);
+    for (int64_t start = 0; start < visible; start += kBlock) {
+      const int64_t n = std::min(kBlock, visible - start);
       const A* values = load_block(y + start, 1, n, y_block);
       A* target = s + start;
       if (softmax.mask) {

@@ -16,6 +16,7 @@ struct SoftmaxArguments {
   Loop rows;  // operands: y, mask
   int64_t row_count;
   int64_t columns;
+  int64_t queries;  // 0 if every row sees all columns; otherwise row r sees the columns up to r % queries
   int64_t mask_stride;
   T* y;
   const T* mask;  // may be null
@@ -43,6 +44,12 @@ __device__ __forceinline__ Compute<T> quotient(Compute<T> x, Compute<T> y) {
   }
 }
 
+// Returns the number of columns that a row sees.
+template <class T>
+__device__ __forceinline__ int64_t visible_columns(const SoftmaxArguments<T>& a, int64_t row) {
+  return a.queries == 0 ? a.columns : min(a.columns, row % a.queries + 1);
+}
+
 template <class T, int Threads, int Chunks>
 __global__ void __launch_bounds__(kRowBlock<Threads>,
                                   kResidentBlocks<Threads, Chunks * kVectorSize<T> * sizeof(Compute<T>)>)
@@ -56,8 +63,9 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   for_each_row<Threads>(a.row_count, [&](int64_t index, bool active) {
     int64_t offsets[2];
     row_offsets(a.rows, index, offsets);
+    const int visible = static_cast<int>(visible_columns(a, index));
     A s[Chunks][kSize];
-    load_row<T, Threads>(a.y + offsets[0], s, lane, columns, kNone);
+    load_row<T, Threads>(a.y + offsets[0], s, lane, visible, kNone);
     if (a.mask != nullptr) {
       if (a.mask_in_runs) {
         add_row<T, Threads>(a.mask + offsets[1], s, lane, columns);
@@ -69,6 +77,16 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
           for (int i = 0; i < kSize; ++i) {
             s[chunk][i] += column < columns ? widen(a.mask[offsets[1] + (column + i) * a.mask_stride]) : A(0);
           }
+        }
+      }
+    }
+    if (a.queries != 0) {
+#pragma unroll
+      for (int chunk = 0; chunk < Chunks; ++chunk) {
+        const int column = (chunk * Threads + lane) * kSize;
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          s[chunk][i] = column + i < visible ? s[chunk][i] : kNone;
         }
       }
     }
@@ -146,12 +164,13 @@ __global__ void __launch_bounds__(kStridedThreads) softmax_strided(const __grid_
     int64_t offsets[2];
     row_offsets(a.rows, index, offsets);
     T* const y = a.y + offsets[0];
+    const int64_t visible = visible_columns(a, index);
     const auto load = [&](int64_t column) {
       const A score = widen(y[column]);
       return a.mask == nullptr ? score : score + widen(a.mask[offsets[1] + column * a.mask_stride]);
     };
     Online<A> online;
-    for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
+    for (int64_t column = threadIdx.x; column < visible; column += kStridedThreads) {
       online.add(Online<A>(load(column)));
     }
     __syncthreads();
@@ -168,7 +187,7 @@ __global__ void __launch_bounds__(kStridedThreads) softmax_strided(const __grid_
       online.sum = 1;
     }
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
-      y[column] = narrow<T>(exp(load(column) - online.pivot()) / online.sum);
+      y[column] = narrow<T>(column < visible ? exp(load(column) - online.pivot()) / online.sum : A(0));
     }
   }
 }
@@ -180,6 +199,7 @@ void run_softmax(cudaStream_t stream, const Softmax& softmax) {
   a.rows = row_loop(operands, 2);
   a.row_count = a.rows.count();
   a.columns = softmax.y.sizes[softmax.y.rank - 1];
+  a.queries = softmax.is_causal ? softmax.y.sizes[softmax.y.rank - 2] : 0;
   a.mask_stride = operands[1].strides[operands[1].rank - 1];
   a.y = static_cast<T*>(softmax.y.data);
   a.mask = softmax.mask ? static_cast<const T*>(softmax.mask->data) : nullptr;

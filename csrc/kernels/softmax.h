@@ -12,11 +12,13 @@
 namespace fuseconv {
 
 // y is contiguous. The mask has the sizes of y and may have any strides. If all scores of a row are -inf, its results
-// are 0 or NaN.
+// are 0 or NaN. If `is_causal`, y is [..., S, T], row s takes its maximum and its sum over the columns c <= s only, and
+// its other results are 0.
 struct Softmax {
   Out y;
   std::optional<In> mask;
   bool hidden_is_zero;
+  bool is_causal = false;
 };
 
 inline namespace FUSECONV_ISA {

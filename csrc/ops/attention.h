@@ -8,9 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <utility>
 
-#include "core/layout.h"
+#include "core/heads.h"
 #include "kernels/attention.h"
 
 namespace fuseconv {
@@ -45,11 +44,7 @@ struct Attention {
       scores[y.rank - 1] = k.sizes[k.rank - 2];
       expand(name, {"mask", *mask}, y.rank, scores);
     }
-    std::swap(y.sizes[y.rank - 3], y.sizes[y.rank - 2]);
-    y = contiguous_like(y);
-    std::swap(y.sizes[y.rank - 3], y.sizes[y.rank - 2]);
-    std::swap(y.strides[y.rank - 3], y.strides[y.rank - 2]);
-    return {y};
+    return {adjacent_heads(y)};
   }
 
   template <class Target>

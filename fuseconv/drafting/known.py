@@ -32,6 +32,7 @@ _FUSECONV = (
         "group_norm_act",
         "linear_act",
         "attention",
+        "causal_attention",
         "attention_score",
         "mlp",
     ),

@@ -16,6 +16,7 @@ from fuseconv.ops.add_rms_norm import add_rms_norm as add_rms_norm
 from fuseconv.ops.attention import attention as attention
 from fuseconv.ops.attention_score import attention_score as attention_score
 from fuseconv.ops.bias_act import bias_act as bias_act
+from fuseconv.ops.causal_attention import causal_attention as causal_attention
 from fuseconv.ops.conv_act import conv_act as conv_act
 from fuseconv.ops.gated_act import gated_act as gated_act
 from fuseconv.ops.gated_act_backward import gated_act_backward as gated_act_backward

@@ -31,7 +31,7 @@ from fuseconv.targets.onnx_functions import DOMAIN, arguments_of, op_type
 from fuseconv.targets.onnx_session import element_types, open_session, runner
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-BY_GEMM = {"attention", "attention_score", "linear_act", "linear_gated", "mlp"}
+BY_GEMM = {"attention", "attention_score", "causal_attention", "linear_act", "linear_gated", "mlp"}
 CPU = plugin_path("cpu")
 NODES = [op for op in ops.OPS if op.onnx_node]
 DEVICES = ["cpu", *(["cuda"] if HAS_CUDA else [])]
