@@ -196,7 +196,7 @@ bool needs_no_engine(const Problem& p) {
   constexpr int64_t kTile = 64;
   const auto padded = [](int64_t size) { return (size + kTile - 1) / kTile * kTile; };
   const int64_t channels = p.windows.channels, columns = p.n / p.windows.groups;
-  return 2 * padded(channels) * padded(columns) <= 3 * channels * columns;
+  return padded(channels) * padded(columns) <= 4 * channels * columns;
 }
 
 size_t scratch_bytes(const Problem& p, Choice choice) {

@@ -12,11 +12,13 @@ from torch.export import Dim
 from torch.fx import Graph, GraphModule, Interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
+from fuseconv import ops
 from fuseconv.program.graph_copy import with_graph
 from fuseconv.targets.unplanned_attention import ALIGNMENT, named
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+OWN, CAUSAL = ops.attention.overload, ops.causal_attention.overload
 BATCH, TOKENS = Dim("batch", min=1, max=8), Dim("tokens", min=2, max=64)
 
 
@@ -62,7 +64,7 @@ class Kernels(Interpreter):
     """Computes the CUDA kernels by the composite op, and checks what they require of a bias."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target in (FLASH, EFFICIENT):
+        if target in (FLASH, EFFICIENT, OWN, CAUSAL):
             assert [operand.stride(-1) for operand in args[:3]] == [1, 1, 1]
             assert all(operand.shape[-1] % ALIGNMENT == 0 for operand in args[:3])
         if target is FLASH:
@@ -79,10 +81,10 @@ class Kernels(Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def check(got: Tensor, module: Attention, inputs: list[Tensor]) -> None:
+def check(got: Tensor, module: Attention, inputs: list[Tensor], on_hopper: bool) -> None:
     """Checks a result on the CPU, where PyTorch has one kernel for heads of one width, and another for others."""
     eager = module(*inputs)
-    if module.own == module.width:
+    if module.own == module.width and not on_hopper:
         torch.testing.assert_close(got, eager, atol=0, rtol=0)
     fp64 = module(inputs[0].double(), *inputs[1:])
     assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(eager.dtype).eps
@@ -127,21 +129,32 @@ CASES = pytest.mark.parametrize(
 )
 
 
+DEVICES = pytest.mark.parametrize("on_hopper", [True, False], ids=["hopper", "other"])
+
+
+def kernel_of(module: Attention, masked: bool, on_hopper: bool) -> Any:
+    """Returns the op that is called: PyTorch's for groups of heads that are not causal and have no mask."""
+    if on_hopper and (masked or module.causal or module.heads == 2):
+        return CAUSAL if module.causal else OWN
+    return EFFICIENT if masked else FLASH
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@DEVICES
 @CASES
 def test_kernels_are_named_and_compute_the_same(
-    module: Attention, shape: tuple[int, ...] | None, dtype: torch.dtype
+    module: Attention, shape: tuple[int, ...] | None, on_hopper: bool, dtype: torch.dtype
 ) -> None:
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
     program = captured(module, dtype, mask, module.width)
     before = list(program.exported.graph.nodes)
-    graph = named(program.exported.graph)
+    graph = named(program.exported.graph, on_hopper=on_hopper)
     assert graph is not None
     assert list(program.exported.graph.nodes) == before
     graph.lint()
-    kernel = FLASH if mask is None else EFFICIENT
-    assert targets(graph).count(kernel) == 2
-    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if mask is None else 1)
+    assert targets(graph).count(kernel_of(module, mask is not None, on_hopper)) == 2
+    pads_mask = mask is not None and not on_hopper
+    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == pads_mask
     assert all("val" in node.meta for node in graph.nodes if node.op != "output")
     for batch, tokens in ((1, 2), (4, 13), (8, 64)):
         x = torch.randn(batch, tokens, 6 * module.width, dtype=dtype)
@@ -149,13 +162,14 @@ def test_kernels_are_named_and_compute_the_same(
         if shape is not None:
             inputs.append(torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens) < 0.7)
         got = Kernels(GraphModule({}, graph)).run(*inputs)[0]
-        check(got, module, inputs)
+        check(got, module, inputs, on_hopper)
 
 
+@DEVICES
 @pytest.mark.parametrize("shape", [None, (3, 1, 1, 11)], ids=["plain", "keys"])
-def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None) -> None:
+def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None, on_hopper: bool) -> None:
     module, mask = Attention(across=True), None if shape is None else torch.ones(shape, dtype=torch.bool)
-    graph = named(captured(module, torch.bfloat16, mask).exported.graph)
+    graph = named(captured(module, torch.bfloat16, mask).exported.graph, on_hopper=on_hopper)
     assert graph is not None
     assert targets(graph).count(torch.ops.aten.contiguous.default) >= 6
     inputs = [torch.randn(4, 13, 96, dtype=torch.bfloat16)]
@@ -167,10 +181,12 @@ def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@DEVICES
 @CASES
 def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
     module: Attention,
     shape: tuple[int, ...] | None,
+    on_hopper: bool,
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -179,26 +195,29 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
     monkeypatch.delitem(serialize._TORCH_TO_SERIALIZE_DTYPE, torch.uint64, raising=False)
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
     program = captured(module, dtype, mask, module.width).exported
-    graph = named(program.graph)
+    graph = named(program.graph, on_hopper=on_hopper)
     assert graph is not None
     torch.export.save(with_graph(program, graph), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2").graph
     loaded.eliminate_dead_code()
-    assert targets(loaded).count(FLASH if mask is None else EFFICIENT) == 2
+    assert targets(loaded).count(kernel_of(module, mask is not None, on_hopper)) == 2
     inputs = [torch.randn(4, 13, 6 * module.width, dtype=dtype)]
     if shape is not None:
         inputs.append(torch.rand(4, 1, 13 if shape[2] > 1 else 1, 13) < 0.7)
     got = Kernels(GraphModule({}, loaded)).run(*inputs)[0]
-    check(got, module, inputs)
+    check(got, module, inputs, on_hopper)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@DEVICES
 @CASES
-def test_the_kernels_on_a_gpu(module: Attention, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
+def test_the_kernels_on_a_gpu(
+    module: Attention, shape: tuple[int, ...] | None, on_hopper: bool, dtype: torch.dtype
+) -> None:
     mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    graph = named(captured(module, dtype, mask, module.width).exported.graph)
+    graph = named(captured(module, dtype, mask, module.width).exported.graph, on_hopper=on_hopper)
     assert graph is not None
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)  # it was captured on the CPU
@@ -224,12 +243,12 @@ def test_the_kernels_on_a_gpu(module: Attention, shape: tuple[int, ...] | None, 
     ],
 )
 def test_other_attention_is_left_to_pytorch(module: nn.Module, dtype: torch.dtype, width: int) -> None:
-    assert named(captured(module, dtype, None, width).exported.graph) is None
+    assert named(captured(module, dtype, None, width).exported.graph, on_hopper=True) is None
 
 
 def test_static_sizes_are_left_to_pytorch() -> None:
     program = programs.capture(Attention(), torch.randn(3, 11, 96, dtype=torch.float16), dims=({},))
-    assert named(program.exported.graph) is None
+    assert named(program.exported.graph, on_hopper=True) is None
 
 
 def heads(x: Tensor, count: int) -> Tensor:
@@ -270,7 +289,22 @@ def test_what_broadcasts_is_left_to_pytorch(what: str, shape: tuple[int, ...]) -
     of_other = {at: dim for at, dim in ((0, BATCH), (1, TOKENS)) if shape[at] > 1}
     program = programs.capture(Broadcast(what), x, other, dims=({0: BATCH, 1: TOKENS}, of_other))
     assert torch.ops.aten.scaled_dot_product_attention.default in targets(program.exported.graph)
-    assert named(program.exported.graph) is None
+    assert named(program.exported.graph, on_hopper=True) is None
+
+
+@pytest.mark.parametrize(("width", "queries"), [(136, 11), (16, 5)], ids=["wide", "few"])
+def test_pytorch_computes_wide_heads_and_few_queries_on_hopper(width: int, queries: int) -> None:
+    class Mixing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (one.unflatten(-1, (2, -1)).transpose(1, 2) for one in x.chunk(3, -1))
+            return scaled_dot_product_attention(q[:, :, :5] if queries == 5 else q, k, v)
+
+    x = torch.randn(3, 11, 6 * width, dtype=torch.float16)
+    tokens = Dim("tokens", min=6, max=64)
+    program = programs.capture(Mixing(), x, dims=({0: BATCH, 1: tokens},))
+    graph = named(program.exported.graph, on_hopper=True)
+    assert graph is not None
+    assert targets(graph).count(FLASH) == 1
 
 
 class Mixed(nn.Module):
@@ -286,7 +320,7 @@ def test_a_mask_is_prepared_for_each_dtype() -> None:
     mask = torch.ones(3, 1, 1, 11, dtype=torch.bool)
     x = torch.randn(3, 11, 32, dtype=torch.float16)
     dims = ({0: BATCH, 1: TOKENS}, {0: BATCH, 3: TOKENS})
-    graph = named(programs.capture(Mixed(), x, mask, dims=dims).exported.graph)
+    graph = named(programs.capture(Mixed(), x, mask, dims=dims).exported.graph, on_hopper=False)
     assert graph is not None
     calls = graph.find_nodes(op="call_function", target=EFFICIENT)
     pairs = [[one.meta["val"].dtype for one in (call.args[0], call.args[3])] for call in calls]
