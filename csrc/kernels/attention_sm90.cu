@@ -13,6 +13,7 @@ namespace {
 
 using namespace attention_sm90_kernel;
 
+constexpr int64_t kMostWorks = int64_t{1} << 30;
 constexpr int kStoredRows = 16;  // of a box of y, the rows of a warp
 
 // Returns whether rows are one behind the other, as TMA reads them.
@@ -65,7 +66,7 @@ bool launch(CudaHost& host, const Arguments& a) {
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(a.heads.divisor * static_cast<uint32_t>(a.tiles));
+  config.gridDim = dim3(static_cast<unsigned>(std::min(a.works, sm_count())));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream_of(host);
@@ -100,7 +101,7 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   const Loop heads = matrices_of(p), masks = masks_of(p);
   const int64_t tiles = (queries + kQueries - 1) / kQueries;
   if (heads.rank > kMatrixDims || !fits_32_bits(heads, 4, 1) || !fits_32_bits(masks, 2, 1) ||
-      heads.count() * tiles >= kMaxBlocks) {
+      heads.count() * tiles >= kMostWorks) {
     return false;
   }
   Arguments a{};
@@ -111,6 +112,7 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   a.queries = static_cast<int>(queries);
   a.keys = static_cast<int>(keys);
   a.tiles = static_cast<int>(tiles);
+  a.works = static_cast<int>(heads.count() * tiles);
   a.is_causal = p.is_causal;
   a.scale = static_cast<float>(p.scale);
   if (p.mask) {

@@ -1,9 +1,10 @@
-// Attention for Hopper (sm_90a) in f16 and bf16 with f32 accumulators. A block computes 128 queries of a head: a
-// producer warp copies tiles of 128 keys and their values with TMA to a ring in shared memory, and each of two consumer
-// warpgroups multiplies 64 queries by them. The softmax is computed while the scores of a tile are in registers (Dao et
-// al., "FlashAttention", 2022); the Tensor Cores compute the scores of the next tile at the same time as the weighted
-// sum of the values of the last one (Shah et al., "FlashAttention-3", 2024). Nothing depends on the sizes but the
-// arguments, so that a new size needs no preparation.
+// Attention for Hopper (sm_90a) in f16 and bf16 with f32 accumulators. The grid is persistent; the work of a block is
+// to compute 128 queries of a head. A producer thread copies tiles of 128 keys and their values with TMA to a ring in
+// shared memory, also those of the next work, and each of two consumer warpgroups multiplies 64 queries by them. The
+// softmax is computed while the scores of a tile are in registers (Dao et al., "FlashAttention", 2022); the Tensor
+// Cores compute the scores of the next tile together with the weighted sum of the values of the last one, and one
+// warpgroup's products while the other computes its softmax (Shah et al., "FlashAttention-3", 2024). Nothing depends on
+// the sizes but the arguments, so that a new size needs no preparation.
 //
 // Lane l of warp w of a warpgroup holds the scores of rows 16 w + l / 4 and 8 rows further, in columns 2 (l % 4) and
 // 2 (l % 4) + 1 of every 8 keys, which is also how the second product takes its left operand (PTX ISA, wgmma).
@@ -28,6 +29,7 @@ inline constexpr int kQueries = 64 * kGroups;  // of a block
 inline constexpr int kKeys = 128;              // of a tile
 inline constexpr int kThreads = 128 + 128 * kGroups;
 inline constexpr int kRowBytes = 128;  // 64 columns
+inline constexpr int kWorks = 2;       // works whose queries are in shared memory
 inline constexpr int kMatrixDims = 3;
 
 enum Operand { kY, kQ, kK, kV, kOperands };
@@ -42,6 +44,7 @@ struct Arguments {
   bool mask_in_pairs;  // whether two adjacent elements of the mask, from an even column on, are an aligned pair
   bool is_causal;
   int queries, keys, tiles;  // tiles of queries
+  int works;                 // tiles of all heads
   float scale;
 };
 
@@ -53,12 +56,14 @@ struct Shape {
   static constexpr int kStages = kParts == 1 ? 3 : 2;
   static constexpr uint32_t kQueryPart = kQueries * kRowBytes, kKeyPart = kKeys * kRowBytes;
   static constexpr uint32_t kTileBytes = kParts * kKeyPart;
-  static constexpr uint32_t kQueryTile = 0;
-  static constexpr uint32_t kKeyTiles = kQueryTile + kParts * kQueryPart;
+  static constexpr uint32_t kQueryBytes = kParts * kQueryPart;
+  static constexpr uint32_t kQueryTiles = 0;
+  static constexpr uint32_t kKeyTiles = kQueryTiles + kWorks * kQueryBytes;
   static constexpr uint32_t kValueTiles = kKeyTiles + kStages * kTileBytes;
   // Barriers, of 8 bytes.
   static constexpr uint32_t kQueriesFull = kValueTiles + kStages * kTileBytes;
-  static constexpr uint32_t kKeysFull = kQueriesFull + 8, kKeysEmpty = kKeysFull + kStages * 8;
+  static constexpr uint32_t kQueriesEmpty = kQueriesFull + kWorks * 8;
+  static constexpr uint32_t kKeysFull = kQueriesEmpty + kWorks * 8, kKeysEmpty = kKeysFull + kStages * 8;
   static constexpr uint32_t kValuesFull = kKeysEmpty + kStages * 8, kValuesEmpty = kValuesFull + kStages * 8;
   static constexpr uint32_t kBytes = kValuesEmpty + kStages * 8 + 1024;  // tiles begin at multiples of 1024
 };
@@ -71,11 +76,17 @@ struct Work {
   int tiles;            // tiles of keys that the queries see
 };
 
-__device__ __forceinline__ Work work_of(const Arguments& a, uint32_t block) {
+// Returns the work of this block in a round. Every other round goes backwards, because the works become shorter.
+__device__ __forceinline__ int work_index(int round) {
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
+__device__ __forceinline__ Work work_of(const Arguments& a, int index) {
   Work w;
   // The last queries, which see most keys if attention is causal, come first.
-  const uint32_t tile = a.heads.quotient(block);
-  w.head = block - tile * a.heads.divisor;
+  const uint32_t tile = a.heads.quotient(static_cast<uint32_t>(index));
+  w.head = static_cast<uint32_t>(index) - tile * a.heads.divisor;
   const uint32_t rest = a.sizes[0].quotient(w.head), last = a.sizes[1].quotient(rest);
   w.at[0] = static_cast<int>(w.head - rest * a.sizes[0].divisor);
   w.at[1] = static_cast<int>(rest - last * a.sizes[1].divisor);
@@ -99,30 +110,33 @@ struct Box {
   }
 };
 
-// Producer: one thread copies the queries, and the keys and values tile by tile.
+// Producer: one thread copies the queries of each work, and the keys and values tile by tile.
 template <class S>
-__device__ __forceinline__ void copy_tiles(const Arguments& a, const Work& w, uint32_t shared) {
-  barrier_expect(shared + S::kQueriesFull, S::kParts * S::kQueryPart);
-#pragma unroll
-  for (int part = 0; part < S::kParts; ++part) {
-    load_box(shared + S::kQueryTile + part * S::kQueryPart, a.maps[kQ], Box(a, w, kQ, w.query, part).at,
-             shared + S::kQueriesFull);
-  }
-  const auto copy = [&](Operand operand, int tile, uint32_t to, uint32_t full, uint32_t empty, uint32_t parity) {
-    barrier_wait(empty, parity);
-    barrier_expect(full, S::kTileBytes);
-#pragma unroll
-    for (int part = 0; part < S::kParts; ++part) {
-      load_box(to + part * S::kKeyPart, a.maps[operand], Box(a, w, operand, tile * kKeys, part).at, full);
-    }
-  };
+__device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) {
+  Ring<kWorks> queries;
   Ring<S::kStages> at;
 #pragma unroll 1
-  for (int tile = 0; tile < w.tiles; ++tile, at.advance()) {
-    const uint32_t offset = at.stage * S::kTileBytes, barrier = shared + at.stage * 8;
-    copy(kK, tile, shared + S::kKeyTiles + offset, barrier + S::kKeysFull, barrier + S::kKeysEmpty, at.parity ^ 1);
-    copy(kV, tile, shared + S::kValueTiles + offset, barrier + S::kValuesFull, barrier + S::kValuesEmpty,
-         at.parity ^ 1);
+  for (int round = 0, index = work_index(0); index < a.works; index = work_index(++round), queries.advance()) {
+    const Work w = work_of(a, index);
+    const auto copy = [&](Operand operand, int row, uint32_t to, uint32_t part_bytes, uint32_t full, uint32_t empty,
+                          uint32_t parity) {
+      barrier_wait(empty, parity ^ 1);
+      barrier_expect(full, S::kParts * part_bytes);
+#pragma unroll
+      for (int part = 0; part < S::kParts; ++part) {
+        load_box(to + part * part_bytes, a.maps[operand], Box(a, w, operand, row, part).at, full);
+      }
+    };
+    copy(kQ, w.query, shared + S::kQueryTiles + queries.stage * S::kQueryBytes, S::kQueryPart,
+         shared + S::kQueriesFull + queries.stage * 8, shared + S::kQueriesEmpty + queries.stage * 8, queries.parity);
+#pragma unroll 1
+    for (int tile = 0; tile < w.tiles; ++tile, at.advance()) {
+      const uint32_t offset = at.stage * S::kTileBytes, barrier = shared + at.stage * 8;
+      copy(kK, tile * kKeys, shared + S::kKeyTiles + offset, S::kKeyPart, barrier + S::kKeysFull,
+           barrier + S::kKeysEmpty, at.parity);
+      copy(kV, tile * kKeys, shared + S::kValueTiles + offset, S::kKeyPart, barrier + S::kValuesFull,
+           barrier + S::kValuesEmpty, at.parity);
+    }
   }
 }
 
@@ -130,9 +144,17 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const Work& w, ui
 template <class T>
 __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int row, int column,
                                           uint32_t (&pairs)[kKeys / 8][2]) {
+  const bool is_shared = a.mask_row == 0;  // by all queries
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const T* const from = mask + min(row + 8 * half, a.queries - 1) * a.mask_row;
+    if (half == 1 && is_shared) {
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+        pairs[j][1] = pairs[j][0];
+      }
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
       const int own = column + 8 * j;
@@ -159,10 +181,11 @@ struct Softmax {
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 
   // Replaces scores by weights, which are 2^(factor (score - pivot)). Returns in `old` the factors of the weights so
-  // far. If kDifference, the difference is computed first, because factor * score may overflow where a mask has the
-  // lowest number of bf16.
-  template <bool kDifference>
+  // far. A mask may have the lowest number of bf16, whose product with a factor above 1 overflows. If no score is far
+  // above it, scores differ from the pivot not at all or by so much that any factor gives the same weights.
+  template <bool kMayBeLowest>
   __device__ __forceinline__ void weigh(float (&s)[kKeys / 2], float factor, float (&old)[2]) {
+    constexpr float kLow = -1e38f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float top = largest[half];
@@ -172,14 +195,15 @@ struct Softmax {
       }
       top = over_row(top, [](float x, float z) { return fmaxf(x, z); });
       const float pivot = top == -INFINITY ? 0.0f : top;  // so that -inf becomes 0 and not NaN
-      const float shift = pivot * factor;
-      old[half] = arch::exp2_approx((largest[half] - pivot) * factor);
+      const float by = kMayBeLowest && pivot < kLow ? 1.0f : factor;
+      const float shift = pivot * by;
+      old[half] = arch::exp2_approx((largest[half] - pivot) * by);
       largest[half] = top;
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kKeys / 4; ++i) {
         float& score = s[i / 2 * 4 + half * 2 + i % 2];
-        score = arch::exp2_approx(kDifference ? (score - pivot) * factor : score * factor - shift);
+        score = arch::exp2_approx(score * by - shift);
         sum += score;
       }
       total[half] = total[half] * old[half] + sum;
@@ -187,34 +211,33 @@ struct Softmax {
   }
 };
 
-// Consumer: a warpgroup computes 64 queries.
+// Consumer: a warpgroup computes 64 queries of each work.
 template <class T, class S, bool kMasked>
-__device__ __forceinline__ void attend(const Arguments& a, const Work& w, uint32_t shared) {
+__device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
   constexpr float kLog2E = 1.4426950408889634f;
   constexpr int kSteps = kKeys / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
-  const int row = w.query + warp * 16 + lane / 4;  // and 8 rows further
-  const T* mask = nullptr;
-  if constexpr (kMasked) {
-    int64_t offsets[2] = {0, 0};
-    a.masks.locate(w.head, offsets);
-    mask = static_cast<const T*>(a.mask) + offsets[1];
-  }
-  const uint64_t queries = tile_descriptor(shared + S::kQueryTile + group * 64 * kRowBytes);
-  float s[kKeys / 2], y[S::kColumns / 2] = {};
+  float s[kKeys / 2], y[S::kColumns / 2], old[2];
   uint32_t p[kSteps][4];
-  Softmax softmax;
+  Ring<kWorks> queries;
   Ring<S::kStages> keys, values;
+  Work w{};
+  Softmax softmax;
 
+  // Ping-pong: named barrier 1 + g starts the turn of group g to issue its products.
+  const auto take_turn = [&] { named_barrier_wait(1 + group, 128 * kGroups); };
+  const auto pass_turn = [&] { named_barrier_arrive(2 - group, 128 * kGroups); };
   // s = q k^T. Descriptors are in units of 16 bytes; a step takes 32 bytes of each row.
   const auto multiply_keys = [&] {
     barrier_wait(shared + S::kKeysFull + keys.stage * 8, keys.parity);
     wgmma_begin();
+    const uint64_t own =
+        tile_descriptor(shared + S::kQueryTiles + queries.stage * S::kQueryBytes + group * 64 * kRowBytes);
     const uint64_t tile = tile_descriptor(shared + S::kKeyTiles + keys.stage * S::kTileBytes);
 #pragma unroll
     for (int step = 0; step < S::kColumns / 16; ++step) {
       const int part = step / 4, within = step % 4 * 2;
-      wgmma<T, kKeys>(s, queries + part * (S::kQueryPart / 16) + within, tile + part * (S::kKeyPart / 16) + within,
+      wgmma<T, kKeys>(s, own + part * (S::kQueryPart / 16) + within, tile + part * (S::kKeyPart / 16) + within,
                       step > 0);
     }
     wgmma_commit();
@@ -230,7 +253,7 @@ __device__ __forceinline__ void attend(const Arguments& a, const Work& w, uint32
     }
     wgmma_commit();
   };
-  const auto release = [&](uint32_t empty, Ring<S::kStages>& ring) {
+  const auto release = [&](uint32_t empty, auto& ring) {
     if (lane == 0) {
       barrier_arrive(shared + empty + ring.stage * 8);
     }
@@ -250,8 +273,8 @@ __device__ __forceinline__ void attend(const Arguments& a, const Work& w, uint32
     if (first + kKeys > (a.is_causal ? min(a.keys, warp_row + 1) : a.keys)) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
-        const int column = first + i / 4 * 8 + lane % 4 * 2 + i % 2, own = row + i / 2 % 2 * 8;
-        s[i] = column < (a.is_causal ? min(a.keys, own + 1) : a.keys) ? s[i] : -INFINITY;
+        const int column = first + i / 4 * 8 + lane % 4 * 2 + i % 2, row = warp_row + lane / 4 + i / 2 % 2 * 8;
+        s[i] = column < (a.is_causal ? min(a.keys, row + 1) : a.keys) ? s[i] : -INFINITY;
       }
     }
   };
@@ -262,11 +285,12 @@ __device__ __forceinline__ void attend(const Arguments& a, const Work& w, uint32
     }
   };
 
+  const T* mask = nullptr;
   // Replaces the scores of a tile by weights, once `pending` products at most are not finished.
-  const auto weigh = [&]<int kPending>(int tile, std::integral_constant<int, kPending>, float (&old)[2]) {
+  const auto weigh = [&]<int kPending>(int tile, std::integral_constant<int, kPending>) {
     [[maybe_unused]] uint32_t pairs[kKeys / 8][2];
     if constexpr (kMasked) {
-      load_mask(a, mask, row, tile * kKeys + lane % 4 * 2, pairs);
+      load_mask(a, mask, w.query + warp * 16 + lane / 4, tile * kKeys + lane % 4 * 2, pairs);
     }
     wgmma_wait<kPending>();
     hold(s);
@@ -277,62 +301,98 @@ __device__ __forceinline__ void attend(const Arguments& a, const Work& w, uint32
     hide(tile * kKeys);
     softmax.weigh<kMasked>(s, kMasked ? kLog2E : a.scale * kLog2E, old);
   };
+  // Stores the results by way of the tile of the queries, which all warps of the group have read.
+  const auto store = [&] {
+    uint32_t results[S::kColumns / 4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = over_row(softmax.total[half], [](float x, float z) { return x + z; });
+      const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
+#pragma unroll
+      for (int j = 0; j < S::kColumns / 8; ++j) {
+        results[2 * j + half] = arch::pack(y[4 * j + 2 * half] * share, y[4 * j + 2 * half + 1] * share, T{});
+      }
+    }
+    named_barrier_wait(3 + group, 128);
+    const uint32_t own = shared + S::kQueryTiles + queries.stage * S::kQueryBytes + warp * 16 * kRowBytes;
+#pragma unroll
+    for (int step = 0; step < S::kColumns / 16; ++step) {
+      const uint32_t to = own + step / 4 * S::kQueryPart + lane % 16 * kRowBytes;
+      store_matrices(to + (((step % 4 * 2 + lane / 16) ^ (lane % 8)) << 4), results[4 * step], results[4 * step + 1],
+                     results[4 * step + 2], results[4 * step + 3]);
+    }
+    shared_fence();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int part = 0; part < S::kParts; ++part) {
+        store_box(a.maps[kY], own + part * S::kQueryPart, Box(a, w, kY, w.query + warp * 16, part).at);
+      }
+    }
+  };
+  // Lets the producer overwrite the tile by way of which the results of the last work are stored.
+  const auto release_stored = [&] {
+    if (lane == 0) {
+      store_wait<0>();
+      barrier_arrive(shared + S::kQueriesEmpty + (queries.stage ^ 1) * 8);
+    }
+  };
 
-  float old[2];
-  barrier_wait(shared + S::kQueriesFull, 0);
-  multiply_keys();
-  weigh(0, std::integral_constant<int, 0>{}, old);
-  pack_weights();
+  if (group == 1) {
+    named_barrier_arrive(1, 128 * kGroups);
+  }
 #pragma unroll 1
-  for (int tile = 1; tile < w.tiles; ++tile) {
-    hold(s);
-    hold(y);
-    hold(p);
+  for (int round = 0, index = work_index(0); index < a.works; index = work_index(++round), queries.advance()) {
+    w = work_of(a, index);
+    softmax = {};
+    if constexpr (kMasked) {
+      int64_t offsets[2] = {0, 0};
+      a.masks.locate(w.head, offsets);
+      mask = static_cast<const T*>(a.mask) + offsets[1];
+    }
+    barrier_wait(shared + S::kQueriesFull + queries.stage * 8, queries.parity);
+    take_turn();
     multiply_keys();
-    multiply_values();
-    weigh(tile, std::integral_constant<int, 1>{}, old);
-    wgmma_wait<0>();
-    hold(y);
-    hold(p);
-    release(S::kValuesEmpty, values);
+    pass_turn();
+    if (round > 0) {
+      release_stored();
+    }
+    __syncwarp();
+    weigh(0, std::integral_constant<int, 0>{});
+    pack_weights();
 #pragma unroll
     for (int i = 0; i < S::kColumns / 2; ++i) {
-      y[i] *= old[i / 2 % 2];
+      y[i] = 0;
     }
-    pack_weights();
-  }
-  hold(y);
-  hold(p);
-  multiply_values();
-  wgmma_wait<0>();
-  hold(y);
-
-  // The results go to memory by way of the tile of the queries, which all warps of the group have read.
-  named_barrier_wait(1 + group, 128);
-  uint32_t results[S::kColumns / 4];
+#pragma unroll 1
+    for (int tile = 1; tile < w.tiles; ++tile) {
+      hold(s);
+      hold(y);
+      hold(p);
+      take_turn();
+      multiply_keys();
+      multiply_values();
+      pass_turn();
+      weigh(tile, std::integral_constant<int, 1>{});
+      wgmma_wait<0>();
+      hold(y);
+      hold(p);
+      release(S::kValuesEmpty, values);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float sum = over_row(softmax.total[half], [](float x, float z) { return x + z; });
-    const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
-#pragma unroll
-    for (int j = 0; j < S::kColumns / 8; ++j) {
-      results[2 * j + half] = arch::pack(y[4 * j + 2 * half] * share, y[4 * j + 2 * half + 1] * share, T{});
+      for (int i = 0; i < S::kColumns / 2; ++i) {
+        y[i] *= old[i / 2 % 2];
+      }
+      pack_weights();
     }
+    hold(y);
+    hold(p);
+    multiply_values();
+    wgmma_wait<0>();
+    hold(y);
+    release(S::kValuesEmpty, values);
+    store();
   }
-  const uint32_t own = shared + S::kQueryTile + warp * 16 * kRowBytes;
-#pragma unroll
-  for (int step = 0; step < S::kColumns / 16; ++step) {
-    const uint32_t to = own + step / 4 * S::kQueryPart + lane % 16 * kRowBytes;
-    store_matrices(to + (((step % 4 * 2 + lane / 16) ^ (lane % 8)) << 4), results[4 * step], results[4 * step + 1],
-                   results[4 * step + 2], results[4 * step + 3]);
-  }
-  shared_fence();
-  __syncwarp();
   if (lane == 0) {
-#pragma unroll
-    for (int part = 0; part < S::kParts; ++part) {
-      store_box(a.maps[kY], own + part * S::kQueryPart, Box(a, w, kY, w.query + warp * 16, part).at);
-    }
     store_wait<0>();
   }
 }
@@ -345,7 +405,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_sm90_kernel(const __gri
   extern __shared__ uint8_t memory[];
   const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {
-    barrier_init(shared + S::kQueriesFull, 1);
+    for (int work = 0; work < kWorks; ++work) {
+      barrier_init(shared + S::kQueriesFull + work * 8, 1);
+      barrier_init(shared + S::kQueriesEmpty + work * 8, 4 * kGroups);
+    }
     for (int stage = 0; stage < S::kStages; ++stage) {
       barrier_init(shared + S::kKeysFull + stage * 8, 1);
       barrier_init(shared + S::kValuesFull + stage * 8, 1);
@@ -355,17 +418,16 @@ __global__ void __launch_bounds__(kThreads, 1) attention_sm90_kernel(const __gri
     barrier_init_fence();
   }
   __syncthreads();
-  const Work work = work_of(a, blockIdx.x);
   wait_for_previous_grid();
   launch_dependent_grids();
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<40>();
     if (threadIdx.x == 0) {
-      copy_tiles<S>(a, work, shared);
+      copy_tiles<S>(a, shared);
     }
   } else {
     warpgroup_reg_alloc<232>();
-    attend<T, S, kMasked>(a, work, shared);
+    attend<T, S, kMasked>(a, shared);
   }
 #endif
 }
