@@ -10,13 +10,15 @@ from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a @ b for every head of a. A head of b serves several consecutive heads of a, if b has fewer heads."""
-    heads, groups = a.shape[-3], b.shape[-3]
+def _of_heads(x: Tensor, q: Tensor) -> Tensor:
+    """Returns the keys or values that each head of q uses. `x` has G heads, and q has H.
+
+    The indices are valid for all sizes, also those at which the exporter of ONNX functions runs the reference.
+    """
+    heads, groups = q.shape[-3], x.shape[-3]
     if heads == groups:
-        return torch.matmul(a, b)
-    rows = a.reshape(*a.shape[:-3], groups, heads // groups * a.shape[-2], a.shape[-1])
-    return torch.matmul(rows, b).reshape(*a.shape[:-1], b.shape[-1])
+        return x
+    return x.index_select(-3, torch.arange(heads, device=x.device) * groups // heads)
 
 
 def _adjacent_heads(result: Tensor) -> Tensor:
@@ -47,16 +49,17 @@ def reference(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
     """
     positions = torch.arange(q.shape[-2], device=q.device)
     hidden = positions[:, None] < positions
-    scores = (_product(q, k.transpose(-2, -1)) * scale).masked_fill(hidden, float("-inf"))
+    scores = (torch.matmul(q, _of_heads(k, q).transpose(-2, -1)) * scale).masked_fill(hidden, float("-inf"))
     # Softmax is NaN in a row of -inf, which occurs if the scores overflow.
     empty = (scores == float("-inf")).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
-    return _adjacent_heads(_product(weights, v))
+    return _adjacent_heads(torch.matmul(weights, _of_heads(v, q)))
 
 
 def like(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:  # noqa: ARG001
     """Returns a tensor with the dtype, shape and strides of the result, without the ops of the softmax."""
-    return _adjacent_heads(_product(_product(q, k.transpose(-2, -1)), v))
+    scores = torch.matmul(q, _of_heads(k, q).transpose(-2, -1))
+    return _adjacent_heads(torch.matmul(scores, _of_heads(v, q)))
 
 
 def _sizes(draw: Draw) -> list[Sample]:
@@ -76,18 +79,18 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     q, k, v = draw(2, 4, 9, 16), draw(2, 4, 9, 16), draw(2, 4, 9, 16)
     shared = draw(2, 2, 9, 16), draw(2, 2, 9, 16)
     merged = draw(2, 24, 3, 4, 32).permute(2, 0, 3, 1, 4)
-    queries, keys, values = draw(2, 24, 8, 16).transpose(1, 2).split([4, 2, 2], 1)
+    rows = draw(2, 24, 8, 16).transpose(1, 2)
     return [
+        Sample("shared_keys", (q, *shared, 0.25)),
         *_sizes(draw),
         Sample("bare", (q, k, v)),
         Sample("scale", (q, k, v, 0.25)),
         Sample("one_rank_less", (q[0], k[0], v[0], 0.25)),
         Sample("one_rank_more", (q[:, None], k[:, None], v[:, None], 0.25)),
-        Sample("shared_keys", (q, *shared, 0.25)),
         Sample("shared_keys_one_rank_less", (q[0], shared[0][0], shared[1][0], 0.25)),
         Sample("shared_keys_one_rank_more", (q[:, None], shared[0][:, None], shared[1][:, None], 0.25)),
         Sample("merged", (*merged.unbind(), 0.25)),
-        Sample("merged_shared_keys", (queries, keys, values, 0.25)),
+        Sample("merged_shared_keys", (rows[:, :4], rows[:, 4:6], rows[:, 6:], 0.25)),
         Sample("other_width", (q, k, draw(2, 4, 9, 8), 0.25)),
         Sample("odd_width", (draw(2, 4, 5, 7), draw(2, 2, 5, 7), draw(2, 2, 5, 3), 0.25)),
         Sample("many_positions", (draw(1, 2, 400, 16), draw(1, 1, 400, 16), draw(1, 1, 400, 16), 0.25)),

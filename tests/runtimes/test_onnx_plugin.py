@@ -107,6 +107,7 @@ def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path: P
     exported: list[Op[..., Any]] = [
         ops.add_rms_norm,
         ops.attention_score,
+        ops.causal_attention,
         ops.gated_act,
         ops.gelu_dropout,
         ops.group_norm_act,
