@@ -42,14 +42,14 @@ LONG = (
     *((32, 12, 512, 64), (4, 16, 4096, 64), (8, 8, 577, 40), (4, 32, 512, 128), (1, 32, 2048, 128), (2, 16, 8192, 128)),
 )
 """Texts, images and contexts whose sizes change, for which `targets/unplanned_attention.py` selects the kernel."""
-LONG_MASKS = ("none", "causal", "keys")
+LONG_MASKS = ("none", "causal", "keys", "pairs")
 
 
 def mask_of(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
     """Returns the mask of a call.
 
-    It is none, one per sequence that hides its last keys, or one per window and head that all images share, in rows of
-    16 bytes.
+    It is none, one per sequence that hides its last keys, one per sequence and query, or one per window and head that
+    all images share, in rows of 16 bytes.
     """
     batch, heads, tokens, _ = shape
     if kind in ("none", "causal"):
@@ -60,6 +60,8 @@ def mask_of(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | N
         mask = torch.zeros(hidden.shape, device="cuda", dtype=dtype).masked_fill(hidden, -math.inf)
         return mask[:, None, None, :tokens]
     rows = -(-tokens // 8) * 8
+    if kind == "pairs":
+        return torch.randn(batch, 1, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
     windows = min(batch, 64)
     mask = torch.randn(1, windows, heads, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
     return mask.expand(batch // windows, -1, -1, -1, -1)
@@ -77,13 +79,14 @@ def measure(shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> 
 
     sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
     mask = mask_of(kind, shape, dtype)
-    whole = mask.expand(batch, heads, tokens, tokens) if mask is not None and kind == "keys" else mask
-    whole = None if whole is None else whole.reshape(batch, heads, tokens, tokens)
+    whole = mask.expand(batch, heads, tokens, tokens) if mask is not None and kind in LONG_MASKS else mask
+    if whole is not None and kind not in LONG_MASKS:
+        whole = whole.reshape(batch, heads, tokens, tokens)
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Call:
         if kind == "causal":
             return lambda: ops.causal_attention(q, k, v, scale)
-        if mask is None or kind == "keys":
+        if mask is None or kind in LONG_MASKS:
             return lambda: ops.attention(q, k, v, mask, scale)
         parts = [one.unflatten(0, mask.shape[:2]) for one in (q, k, v)]
         return lambda: ops.attention(*parts, mask, scale)
