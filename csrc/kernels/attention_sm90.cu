@@ -42,7 +42,7 @@ void add_mask(Arguments& a, In mask, const Loop& masks) {
   a.mask = mask.data;
   a.mask_row = mask.strides[rank - 2];
   a.mask_column = mask.strides[rank - 1];
-  a.mask_in_pairs = reinterpret_cast<uintptr_t>(mask.data) % 4 == 0 && a.mask_column == 1 && a.keys % 2 == 0;
+  a.mask_in_pairs = reinterpret_cast<uintptr_t>(mask.data) % 4 == 0 && a.mask_column == 1;
   for (int axis = 0; axis + 1 < rank; ++axis) {
     a.mask_in_pairs &= mask.sizes[axis] == 1 || mask.strides[axis] % 2 == 0;
   }

@@ -159,7 +159,10 @@ __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int
     for (int j = 0; j < kKeys / 8; ++j) {
       const int own = column + 8 * j;
       if (a.mask_in_pairs) {
-        pairs[j][half] = arch::load_pair(from + own, own < a.keys);
+        pairs[j][half] = arch::load_pair(from + own, own + 1 < a.keys);
+        if (own + 1 == a.keys) {  // the element behind a row may not exist
+          pairs[j][half] = reinterpret_cast<const uint16_t&>(from[own]);
+        }
       } else {
         const auto at = [&](int c) {
           return c < a.keys ? uint32_t{reinterpret_cast<const uint16_t&>(from[c * a.mask_column])} : 0u;

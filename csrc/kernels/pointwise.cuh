@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cuda/std/tuple>
 #include <utility>
 
 #include "core/activation.h"
@@ -15,7 +16,6 @@
 #include "kernels/index.cuh"
 #include "kernels/run.cuh"
 #include "kernels/transpose.h"
-#include "kernels/tuple.cuh"
 
 namespace fuseconv::cuda {
 
@@ -63,29 +63,29 @@ __device__ __forceinline__ void run_pointwise(const IndexSpace<uint32_t, sizeof.
                                               const Formula& formula, T* y, std::integer_sequence<int, I...>,
                                               const Operands&... operands) {
   constexpr int kUnroll = kPointwiseUnroll<Formula, T, Size>;
-  using Fetched = Tuple<decltype(operands.template fetch<Size>(0))...>;
+  using Fetched = ::cuda::std::tuple<decltype(operands.template fetch<Size>(0))...>;
   const uint32_t first = blockIdx.x * (kPointwiseThreads * kUnroll) + threadIdx.x;
   if (first >= space.count) {
     return;
   }
   int64_t offsets[kUnroll][sizeof...(Operands) + 1] = {};
-  Fetched fetched[kUnroll] = {};
+  Fetched fetched[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const uint32_t run = first + u * kPointwiseThreads;
     if (u == 0 || run < space.count) {
       space.locate(run, offsets[u]);
-      ((element<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
+      ((::cuda::std::get<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
     }
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     if (u == 0 || first + u * kPointwiseThreads < space.count) {
-      const auto inputs = tuple_of(operands.template values<T, Size>(element<I>(fetched[u]))...);
+      const ::cuda::std::tuple inputs(operands.template values<T, Size>(::cuda::std::get<I>(fetched[u]))...);
       Compute<T> results[Size];
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
-        results[i] = value_of(formula(element<I>(inputs).values[i]...));
+        results[i] = value_of(formula(::cuda::std::get<I>(inputs).values[i]...));
       }
       store_run(y + offsets[u][0], narrow_run<T>(results));
     }

@@ -139,7 +139,7 @@ class _Naming:
     graph: Graph
     on_hopper: bool
     _masks: dict[tuple[Node, torch.dtype], Node] = field(default_factory=dict)
-    _padded: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)
+    _padded: dict[tuple[Node, torch.dtype], Node] = field(default_factory=dict)
 
     def name(self, node: Node) -> None:
         given = arguments(node)
@@ -171,7 +171,7 @@ class _Naming:
             result = self._call(causal_attention.overload, q, k, v, scale)
         else:
             mask = given["attn_mask"]
-            bias = None if mask is None else self._bias(mask, q.meta["val"].dtype)
+            bias = None if mask is None else self._aligned_bias(mask, q.meta["val"].dtype)
             k, v = (self._repeated(operand, q) for operand in (k, v))
             result = self._call(attention.overload, q, k, v, bias, scale)
         return self._narrowed(result, width)
@@ -189,7 +189,7 @@ class _Naming:
             results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=scale)
         else:
             k, v = (self._repeated(operand, q) for operand in (k, v))
-            bias = self._aligned_bias(given["attn_mask"], q)
+            bias = self._expanded(self._aligned_bias(given["attn_mask"], q.meta["val"].dtype), q)
             kernel = ops._scaled_dot_product_efficient_attention.default
             results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=scale)
         result = self._call(operator.getitem, results, 0)
@@ -230,20 +230,24 @@ class _Naming:
             self._masks[mask, dtype] = self._call(ops.masked_fill.Scalar, zeros, hidden, -math.inf)
         return self._masks[mask, dtype]
 
-    def _aligned_bias(self, mask: Node, q: Node) -> Node:
-        """Returns the mask as an additive bias [B, H, L, S], whose rows begin at multiples of 16 bytes."""
-        key = (mask, q.meta["val"].dtype)
-        if key not in self._padded:
-            self._padded[key] = self._pad(*key)
-        padded, keys = self._padded[key]
-        sizes = [self._size(q, axis) for axis in range(3)]
-        bias: Node = self._call(torch.ops.aten.expand.default, padded, [*sizes, keys])
-        return bias
+    def _aligned_bias(self, mask: Node, dtype: torch.dtype) -> Node:
+        """Returns the mask as a tensor that is added to the scores, whose rows begin at multiples of 16 bytes."""
+        if (mask, dtype) not in self._padded:
+            self._padded[mask, dtype] = self._pad(mask, dtype)
+        return self._padded[mask, dtype]
 
-    def _pad(self, mask: Node, dtype: torch.dtype) -> tuple[Node, Node]:
+    def _expanded(self, bias: Node, q: Node) -> Node:
+        """Returns a mask [B, H, L, S]."""
+        sizes = [self._size(q, axis) for axis in range(3)]
+        expanded: Node = self._call(torch.ops.aten.expand.default, bias, [*sizes, -1])
+        return expanded
+
+    def _pad(self, mask: Node, dtype: torch.dtype) -> Node:
         ops, last = torch.ops.aten, mask.meta["val"].dim() - 1
         bias = self._bias(mask, dtype)
         keys = self._size(mask, last)
+        if isinstance(keys, int) and keys % ALIGNMENT == 0 and bias is not mask:
+            return bias
         # This is -keys modulo the alignment, in a form that is not negative for torch's solver and in TorchScript.
         missing = self._call(operator.mod, self._call(operator.mul, keys, ALIGNMENT - 1), ALIGNMENT)
         whole = self._call(operator.add, keys, missing)
@@ -255,7 +259,7 @@ class _Naming:
         like = padded.meta["val"]
         make = partial(like.new_empty_strided, mask.meta["val"].shape, like.stride())
         slice_of.meta["val"] = run_for_all_sizes(like.fake_mode, make)
-        return slice_of, keys
+        return slice_of
 
     def _size(self, node: Node, axis: int) -> Any:
         size = node.meta["val"].shape[axis]
