@@ -238,8 +238,8 @@ class _Naming:
 
     def _expanded(self, bias: Node, q: Node) -> Node:
         """Returns a mask [B, H, L, S]."""
-        sizes = [self._size(q, axis) for axis in range(3)]
-        expanded: Node = self._call(torch.ops.aten.expand.default, bias, [*sizes, -1])
+        sizes = [*(self._size(q, axis) for axis in range(3)), self._size(bias, bias.meta["val"].dim() - 1)]
+        expanded: Node = self._call(torch.ops.aten.expand.default, bias, sizes)
         return expanded
 
     def _pad(self, mask: Node, dtype: torch.dtype) -> Node:
@@ -259,7 +259,9 @@ class _Naming:
         like = padded.meta["val"]
         make = partial(like.new_empty_strided, mask.meta["val"].shape, like.stride())
         slice_of.meta["val"] = run_for_all_sizes(like.fake_mode, make)
-        return slice_of
+        # If the example needs no padding, AOTInductor takes the slice for the whole tensor. It keeps these sizes.
+        sliced: Node = self._call(ops.expand.default, slice_of, [*sizes, keys])
+        return sliced
 
     def _size(self, node: Node, axis: int) -> Any:
         size = node.meta["val"].shape[axis]

@@ -1,5 +1,6 @@
 """Attention of dynamic sizes names a kernel that needs no plan, and computes the same."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from torch.fx import Graph, GraphModule, Interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
 from fuseconv import ops
+from fuseconv.pipeline.convert import convert
+from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import with_graph
+from fuseconv.targets import unplanned_attention
 from fuseconv.targets.unplanned_attention import ALIGNMENT, named
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
@@ -51,12 +55,13 @@ class Attention(nn.Module):
         return x
 
 
-def captured(module: nn.Module, dtype: torch.dtype, mask: Tensor | None, width: int = 16) -> Any:
-    x = torch.randn(3, 11, 3 * 2 * width, dtype=dtype)
+def captured(module: nn.Module, dtype: torch.dtype, mask: Tensor | None, width: int = 16, lengths: Dim = TOKENS) -> Any:
+    tokens = 11 if mask is None else mask.shape[-1]
+    x = torch.randn(3, tokens, 3 * 2 * width, dtype=dtype)
     inputs = (x,) if mask is None else (x, mask)
-    dims: tuple[Any, ...] = ({0: BATCH, 1: TOKENS},)
+    dims: tuple[Any, ...] = ({0: BATCH, 1: lengths},)
     if mask is not None:
-        dims += ({0: BATCH} | dict.fromkeys([at for at in range(1, mask.dim()) if mask.shape[at] == 11], TOKENS),)
+        dims += ({0: BATCH} | dict.fromkeys([at for at in range(1, mask.dim()) if mask.shape[at] == tokens], lengths),)
     return programs.capture(module, *inputs, dims=dims)
 
 
@@ -205,6 +210,25 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
         inputs.append(torch.rand(4, 1, 13 if shape[2] > 1 else 1, 13) < 0.7)
     got = Kernels(GraphModule({}, loaded)).run(*inputs)[0]
     check(got, module, inputs, on_hopper)
+
+
+def test_a_package_pads_masks_though_its_example_needs_no_padding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """AOTInductor dropped the slice of a padded mask if both had the same size in the example."""
+
+    def on_cpu(program: Program) -> Program:
+        graph = named(program.exported.graph, on_hopper=True)
+        assert graph is not None
+        assert targets(graph).count(OWN) == 2
+        return replace(program, exported=with_graph(program.exported, graph))
+
+    monkeypatch.setattr(unplanned_attention, "without_plans", on_cpu)
+    mask = torch.ones(3, 1, 24, 24, dtype=torch.bool)
+    program = captured(Attention(), torch.bfloat16, mask, lengths=Dim("tokens", min=16, max=512))
+    torch.export.save(program.exported, tmp_path / "model.pt2")
+    done = convert(tmp_path / "model.pt2", target=["aoti"], output=tmp_path / "model.fuseconv")  # compares other sizes
+    assert [one.target for one in done.written] == ["aoti"]
 
 
 @pytest.mark.gpu
