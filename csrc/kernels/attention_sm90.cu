@@ -19,18 +19,27 @@ constexpr int kStoredRows = 16;  // of a box of y, the rows of a warp
 // Returns whether rows are one behind the other, as TMA reads them.
 bool has_rows(In x) { return x.sizes[x.rank - 2] == 1 || x.strides[x.rank - 2] > 0; }
 
-// Fills what the arguments say about one operand. A dim along which an operand has one matrix is none of its map.
-void add_operand(Arguments& a, Operand operand, In x, const Loop& loop, int box_rows) {
+MatrixDims dims_of(const Loop& loop) {
+  MatrixDims dims;
+  for (int dim = 0; dim + 1 < kMatrixDims; ++dim) {
+    dims.sizes[dim] = Divisor<uint32_t>(dim < loop.rank ? loop.sizes[loop.rank - 1 - dim] : 1);
+  }
+  return dims;
+}
+
+// Fills what the arguments say about an operand, whose strides are the `at`-th of a loop. A dim along which an operand
+// has one matrix is none of its map.
+void add_operand(Arguments& a, Operand operand, In x, const Loop& loop, int at, int box_rows) {
   constexpr int64_t kAnyStride = 8;
   const int64_t rows = x.sizes[x.rank - 2];
   int64_t sizes[5] = {x.sizes[x.rank - 1], rows, 1, 1, 1};
   int64_t strides[4] = {rows == 1 ? kAnyStride : x.strides[x.rank - 2], kAnyStride, kAnyStride, kAnyStride};
   for (int dim = 0; dim < loop.rank; ++dim) {
     const int axis = loop.rank - 1 - dim;
-    if (loop.sizes[axis] > 1 && loop.strides[operand][axis] > 0) {
+    if (loop.sizes[axis] > 1 && loop.strides[at][axis] > 0) {
       a.varies[operand][dim] = true;
       sizes[2 + dim] = loop.sizes[axis];
-      strides[1 + dim] = loop.strides[operand][axis];
+      strides[1 + dim] = loop.strides[at][axis];
     }
   }
   a.maps[operand] = linear::matrices_map(x.dtype, x.data, sizes, strides, box_rows, 64);
@@ -38,13 +47,22 @@ void add_operand(Arguments& a, Operand operand, In x, const Loop& loop, int box_
 
 void add_mask(Arguments& a, In mask, const Loop& masks) {
   const int rank = mask.rank;
-  a.masks = IndexSpace<uint32_t, 2>(masks, 1);
+  const auto is_multiple = [&](int number) {
+    bool is = reinterpret_cast<uintptr_t>(mask.data) % (2 * number) == 0 && mask.strides[rank - 1] == 1;
+    for (int axis = 0; axis + 1 < rank; ++axis) {
+      is &= mask.sizes[axis] == 1 || mask.strides[axis] % number == 0;
+    }
+    return is;
+  };
   a.mask = mask.data;
   a.mask_row = mask.strides[rank - 2];
   a.mask_column = mask.strides[rank - 1];
-  a.mask_in_pairs = reinterpret_cast<uintptr_t>(mask.data) % 4 == 0 && a.mask_column == 1;
-  for (int axis = 0; axis + 1 < rank; ++axis) {
-    a.mask_in_pairs &= mask.sizes[axis] == 1 || mask.strides[axis] % 2 == 0;
+  a.mask_in_pairs = is_multiple(2);
+  a.mask_in_tiles = is_multiple(8) && a.mask_row > 0 && a.queries > 1 && masks.rank <= kMatrixDims;
+  a.masks = IndexSpace<uint32_t, 2>(masks, 1);
+  if (a.mask_in_tiles) {
+    a.mask_dims = dims_of(masks);
+    add_operand(a, kMask, mask, masks, 1, kQueries);
   }
 }
 
@@ -60,7 +78,8 @@ bool launch(CudaHost& host, const Arguments& a) {
   if (!is_compiled) {
     return false;
   }
-  constexpr uint32_t kBytes = Shape<kWidth>::kBytes;
+  constexpr uint32_t kBytes = Shape<kWidth, kMasked>::kBytes;
+  static_assert(kBytes <= 227 * 1024);
   allow_shared_memory(kernel, kBytes);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -106,9 +125,7 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   }
   Arguments a{};
   a.heads = Divisor<uint32_t>(heads.count());
-  for (int dim = 0; dim + 1 < kMatrixDims; ++dim) {
-    a.sizes[dim] = Divisor<uint32_t>(dim < heads.rank ? heads.sizes[heads.rank - 1 - dim] : 1);
-  }
+  a.dims = a.mask_dims = dims_of(heads);
   a.queries = static_cast<int>(queries);
   a.keys = static_cast<int>(keys);
   a.tiles = static_cast<int>(tiles);
@@ -118,10 +135,10 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   if (p.mask) {
     add_mask(a, *p.mask, masks);
   }
-  add_operand(a, kY, p.y, heads, kStoredRows);
-  add_operand(a, kQ, p.q, heads, kQueries);
-  add_operand(a, kK, p.k, heads, kKeys);
-  add_operand(a, kV, p.v, heads, kKeys);
+  add_operand(a, kY, p.y, heads, kY, kStoredRows);
+  add_operand(a, kQ, p.q, heads, kQ, kQueries);
+  add_operand(a, kK, p.k, heads, kK, kKeys);
+  add_operand(a, kV, p.v, heads, kV, kKeys);
   return p.y.dtype == Dtype::f16 ? launch<__half>(host, a, width) : launch<__nv_bfloat16>(host, a, width);
 }
 

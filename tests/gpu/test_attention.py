@@ -114,10 +114,17 @@ def test_masks_of_any_strides(dtype: torch.dtype) -> None:
     check(q, k, v, draw(300, 300, dtype=dtype).T)
     check(q, k, v, draw(300, 600, dtype=dtype)[:, ::2])
     check(q, k, v, draw(2, 1, 300, 301, dtype=dtype)[..., 1:])
+    check(q, k, v, draw(2, 1, 300, 304, dtype=dtype)[..., :300])
+    check(q, k, v, draw(3, 300, 304, dtype=dtype)[..., :300])
+    check(q, k, v, draw(2, 1, 1, 304, dtype=dtype)[..., :300])
+    check(q[:, :, :1], k, v, draw(2, 1, 1, 304, dtype=dtype)[..., :300])
     check(q, k, v, draw(1, 1, dtype=dtype).expand(300, 300))
     check(q, k, v, draw(2, 3, 300, 300, dtype=dtype))
     odd = [draw(2, 3, 299, 64, dtype=dtype) for _ in range(2)]
     check(q, *odd, draw(2, 1, 300, 299, dtype=dtype))
+    check(q, *odd, draw(2, 1, 300, 304, dtype=dtype)[..., :299])
+    wide = [draw(2, 3, 299, 128, dtype=dtype) for _ in range(3)]
+    check(*wide, draw(2, 3, 299, 304, dtype=dtype)[..., :299])
 
 
 @DTYPES

@@ -1,0 +1,100 @@
+// The scores of the kernel of attention_sm90.cuh, in the registers of a consumer: their mask and their softmax.
+#pragma once
+
+#include "arch/math.cuh"
+#include "arch/pairs.cuh"
+#include "kernels/attention_sm90_work.cuh"
+
+namespace fuseconv::cuda::attention_sm90_kernel {
+
+// The mask of this thread's scores of a tile, in pairs of columns. Elements outside the mask may have any value.
+template <class T>
+__device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int row, int column,
+                                          uint32_t (&pairs)[kKeys / 8][2]) {
+  const bool is_shared = a.mask_row == 0;  // by all queries
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const T* const from = mask + min(row + 8 * half, a.queries - 1) * a.mask_row;
+    if (half == 1 && is_shared) {
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+        pairs[j][1] = pairs[j][0];
+      }
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+      const int own = column + 8 * j;
+      if (a.mask_in_pairs) {
+        pairs[j][half] = arch::load_pair(from + own, own + 1 < a.keys);
+        if (own + 1 == a.keys) {  // the element behind a row may not exist
+          pairs[j][half] = reinterpret_cast<const uint16_t&>(from[own]);
+        }
+      } else {
+        const auto at = [&](int c) {
+          return c < a.keys ? uint32_t{reinterpret_cast<const uint16_t&>(from[c * a.mask_column])} : 0u;
+        };
+        pairs[j][half] = at(own) | at(own + 1) << 16;
+      }
+    }
+  }
+}
+
+// The same from a tile in shared memory, at whose first row those of this warp begin.
+__device__ __forceinline__ void load_mask_tile(uint32_t rows, uint32_t part_bytes, int lane,
+                                               uint32_t (&pairs)[kKeys / 8][2]) {
+#pragma unroll
+  for (int i = 0; i < kKeys / 16; ++i) {
+    uint32_t matrices[4];
+    load_matrices(matrices,
+                  rows + i / 4 * part_bytes + lane % 16 * kRowBytes + (((i % 4 * 2 + lane / 16) ^ (lane % 8)) << 4));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      pairs[2 * i][half] = matrices[half];
+      pairs[2 * i + 1][half] = matrices[2 + half];
+    }
+  }
+}
+
+template <class Combine>
+__device__ __forceinline__ float over_row(float x, Combine combine) {
+  x = combine(x, __shfl_xor_sync(~0u, x, 1));
+  return combine(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// The softmax of a thread's two rows, over the tiles so far.
+struct Softmax {
+  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+
+  // Replaces scores by weights, which are 2^(factor (score - pivot)). Returns in `old` the factors of the weights so
+  // far. A mask may have the lowest number of bf16, whose product with a factor above 1 overflows. If no score is far
+  // above it, scores differ from the pivot not at all or by so much that any factor gives the same weights.
+  template <bool kMayBeLowest>
+  __device__ __forceinline__ void weigh(float (&s)[kKeys / 2], float factor, float (&old)[2]) {
+    constexpr float kLow = -1e38f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = largest[half];
+#pragma unroll
+      for (int i = 0; i < kKeys / 4; ++i) {
+        top = fmaxf(top, s[i / 2 * 4 + half * 2 + i % 2]);
+      }
+      top = over_row(top, [](float x, float z) { return fmaxf(x, z); });
+      const float pivot = top == -INFINITY ? 0.0f : top;  // so that -inf becomes 0 and not NaN
+      const float by = kMayBeLowest && pivot < kLow ? 1.0f : factor;
+      const float shift = pivot * by;
+      old[half] = arch::exp2_approx((largest[half] - pivot) * by);
+      largest[half] = top;
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kKeys / 4; ++i) {
+        float& score = s[i / 2 * 4 + half * 2 + i % 2];
+        score = arch::exp2_approx(score * by - shift);
+        sum += score;
+      }
+      total[half] = total[half] * old[half] + sum;
+    }
+  }
+};
+
+}  // namespace fuseconv::cuda::attention_sm90_kernel
