@@ -27,11 +27,10 @@ MatrixDims dims_of(const Loop& loop) {
   return dims;
 }
 
-// Fills what the arguments say about an operand, whose strides are the `at`-th of a loop. A dim along which an operand
-// has one matrix is none of its map.
-void add_operand(Arguments& a, Operand operand, In x, const Loop& loop, int at, int box_rows) {
+// Fills what the arguments say about an operand of `rows` rows, whose strides are the `at`-th of a loop. A dim along
+// which an operand has one matrix is none of its map.
+void add_operand(Arguments& a, Operand operand, In x, int64_t rows, const Loop& loop, int at, int box_rows) {
   constexpr int64_t kAnyStride = 8;
-  const int64_t rows = x.sizes[x.rank - 2];
   int64_t sizes[5] = {x.sizes[x.rank - 1], rows, 1, 1, 1};
   int64_t strides[4] = {rows == 1 ? kAnyStride : x.strides[x.rank - 2], kAnyStride, kAnyStride, kAnyStride};
   for (int dim = 0; dim < loop.rank; ++dim) {
@@ -58,11 +57,11 @@ void add_mask(Arguments& a, In mask, const Loop& masks) {
   a.mask_row = mask.strides[rank - 2];
   a.mask_column = mask.strides[rank - 1];
   a.mask_in_pairs = is_multiple(2);
-  a.mask_in_tiles = is_multiple(8) && a.mask_row > 0 && a.queries > 1 && masks.rank <= kMatrixDims;
   a.masks = IndexSpace<uint32_t, 2>(masks, 1);
-  if (a.mask_in_tiles) {
+  if (is_multiple(8) && masks.rank <= kMatrixDims) {
+    a.mask_rows = a.mask_row == 0 || a.queries == 1 ? 1 : kQueries;
     a.mask_dims = dims_of(masks);
-    add_operand(a, kMask, mask, masks, 1, kQueries);
+    add_operand(a, kMask, mask, a.mask_rows == 1 ? 1 : a.queries, masks, 1, a.mask_rows);
   }
 }
 
@@ -135,10 +134,10 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   if (p.mask) {
     add_mask(a, *p.mask, masks);
   }
-  add_operand(a, kY, p.y, heads, kY, kStoredRows);
-  add_operand(a, kQ, p.q, heads, kQ, kQueries);
-  add_operand(a, kK, p.k, heads, kK, kKeys);
-  add_operand(a, kV, p.v, heads, kV, kKeys);
+  add_operand(a, kY, p.y, queries, heads, kY, kStoredRows);
+  add_operand(a, kQ, p.q, queries, heads, kQ, kQueries);
+  add_operand(a, kK, p.k, keys, heads, kK, kKeys);
+  add_operand(a, kV, p.v, keys, heads, kV, kKeys);
   return p.y.dtype == Dtype::f16 ? launch<__half>(host, a, width) : launch<__nv_bfloat16>(host, a, width);
 }
 

@@ -45,14 +45,15 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) 
       const uint32_t offset = at.stage * S::kTileBytes, barrier = shared + at.stage * 8;
       copy(kK, tile * kKeys, shared + S::kKeyTiles + offset, S::kKeyPart, barrier + S::kKeysFull,
            barrier + S::kKeysEmpty, at.parity);
-      if (S::kMasked && a.mask_in_tiles) {
+      if (S::kMasked && a.mask_rows > 0) {
         const uint32_t full = shared + S::kMasksFull + masks.stage * 8;
+        const int row = a.mask_rows == 1 ? 0 : w.query;
         barrier_wait(shared + S::kMasksEmpty + masks.stage * 8, masks.parity ^ 1);
-        barrier_expect(full, S::kMaskBytes);
+        barrier_expect(full, a.mask_rows * (kKeys / 64 * kRowBytes));
 #pragma unroll
         for (int part = 0; part < kKeys / 64; ++part) {
           load_box(shared + S::kMaskTiles + masks.stage * S::kMaskBytes + part * S::kMaskPart, a.maps[kMask],
-                   Box(a, w, kMask, w.query, tile * (kKeys / 64) + part).at, full);
+                   Box(a, w, kMask, row, tile * (kKeys / 64) + part).at, full);
         }
         masks.advance();
       }
@@ -142,10 +143,11 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
   const auto weigh = [&]<int kPending>(int tile, std::integral_constant<int, kPending>) {
     [[maybe_unused]] uint32_t pairs[kKeys / 8][2];
     if constexpr (S::kMasked) {
-      if (a.mask_in_tiles) {
+      if (a.mask_rows > 0) {
         barrier_wait(shared + S::kMasksFull + masks.stage * 8, masks.parity);
-        load_mask_tile(shared + S::kMaskTiles + masks.stage * S::kMaskBytes + warp * 16 * kRowBytes, S::kMaskPart, lane,
-                       pairs);
+        const int first = a.mask_rows == 1 ? 0 : warp * 16 + lane % 16;
+        load_mask_tile(shared + S::kMaskTiles + masks.stage * S::kMaskBytes + first * kRowBytes, S::kMaskPart,
+                       first % 8, lane, pairs);
       } else {
         load_mask(a, mask, w.query + warp * 16 + lane / 4, tile * kKeys + lane % 4 * 2, pairs);
       }
@@ -156,7 +158,7 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
     if constexpr (S::kMasked) {
       add_mask(pairs);
       hold(s);  // an arrival overtakes an ldmatrix whose result was not used
-      if (a.mask_in_tiles) {
+      if (a.mask_rows > 0) {
         release(S::kMasksEmpty, masks);
       }
     }

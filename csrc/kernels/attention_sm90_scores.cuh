@@ -11,17 +11,9 @@ namespace fuseconv::cuda::attention_sm90_kernel {
 template <class T>
 __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int row, int column,
                                           uint32_t (&pairs)[kKeys / 8][2]) {
-  const bool is_shared = a.mask_row == 0;  // by all queries
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const T* const from = mask + min(row + 8 * half, a.queries - 1) * a.mask_row;
-    if (half == 1 && is_shared) {
-#pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
-        pairs[j][1] = pairs[j][0];
-      }
-      return;
-    }
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
       const int own = column + 8 * j;
@@ -40,14 +32,14 @@ __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int
   }
 }
 
-// The same from a tile in shared memory, at whose first row those of this warp begin.
-__device__ __forceinline__ void load_mask_tile(uint32_t rows, uint32_t part_bytes, int lane,
+// The same from a tile in shared memory. `row` is the address of the row of this lane: of row lane % 16 of this warp,
+// or of the only one. `swizzle` is its number modulo 8.
+__device__ __forceinline__ void load_mask_tile(uint32_t row, uint32_t part_bytes, int swizzle, int lane,
                                                uint32_t (&pairs)[kKeys / 8][2]) {
 #pragma unroll
   for (int i = 0; i < kKeys / 16; ++i) {
     uint32_t matrices[4];
-    load_matrices(matrices,
-                  rows + i / 4 * part_bytes + lane % 16 * kRowBytes + (((i % 4 * 2 + lane / 16) ^ (lane % 8)) << 4));
+    load_matrices(matrices, row + i / 4 * part_bytes + (((i % 4 * 2 + lane / 16) ^ swizzle) << 4));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       pairs[2 * i][half] = matrices[half];

@@ -35,7 +35,7 @@ struct Arguments {
   bool varies[kOperands][kMatrixDims];  // whether an operand has its own matrices along a dim
   MatrixDims dims, mask_dims;
   Divisor<uint32_t> heads;
-  bool mask_in_tiles;             // whether TMA copies the mask to shared memory; otherwise threads load it from these:
+  int mask_rows;                  // of a tile that TMA copies: 1 if all queries share it; 0 if threads load the mask
   IndexSpace<uint32_t, 2> masks;  // operands: y, mask
   int64_t mask_row, mask_column;
   const void* mask;
