@@ -2,7 +2,8 @@
 
 A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating a predicate
 never adds a guard. Rules cannot define functions. To add a function, write a decorated function in this file, or in
-weight_functions.py or convolution_functions.py if it is about the weights of products or about convolutions.
+weight_functions.py, convolution_functions.py or attention_functions.py if it is about the weights of products, about
+convolutions or about the kernels of attention.
 
 An operand is the value to which a name is bound in a graph: a node, a Python literal, or a list of these. The functions
 import torch themselves, so that rule files can be read without torch.
@@ -16,7 +17,12 @@ from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
-from fuseconv.rulebook import convolution_functions, functions, weight_functions  # noqa: F401  # register functions
+from fuseconv.rulebook import (  # register functions
+    attention_functions,  # noqa: F401
+    convolution_functions,  # noqa: F401
+    functions,
+    weight_functions,  # noqa: F401
+)
 from fuseconv.rulebook.functions import Constants, Function, rule_function
 from fuseconv.rulebook.operands import base_of, fake_of, is_under_autocast
 from fuseconv.rulebook.refused import Refused, text_of
@@ -28,10 +34,6 @@ _HIDDEN = -9984
 """A number that hides a score to which it is added. In every dtype, the exp of the sum is 0 compared with the exp of a
 visible score, as long as the scores themselves differ by less than nine thousand. Models add -1e4 if the number must
 fit in f16; rounded to bf16, it is -9984."""
-
-
-_FEW = ((64, 128), (144, 32))
-"""The most keys, and columns of a key, for which fuseconv's kernel of attention is faster than PyTorch's."""
 
 
 @rule_function()
@@ -188,16 +190,6 @@ def score_scale(_: Constants, q: Any, scale: Any) -> float:
     if not isinstance(width, int) or width == 0:
         raise Refused("queries of a static width", text_of(q))
     return 1 / math.sqrt(width)
-
-
-@rule_function()
-def has_few_keys(_: Constants, k: Any) -> None:
-    """Attention has at most 64 keys of 128 columns, or 144 of 32 columns, for every size: see ADR 45."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    keys, width = fake_of(k).shape[-2:]
-    if not any(statically_known_true(keys <= most) and statically_known_true(width <= wide) for most, wide in _FEW):
-        raise Refused(" or ".join(f"at most {most} keys of {wide} columns" for most, wide in _FEW), text_of(k))
 
 
 @rule_function(follows=True)

@@ -34,6 +34,7 @@ from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.ops import attention, causal_attention
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
+from fuseconv.rulebook import attention_functions
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
@@ -41,17 +42,8 @@ _DTYPES = (torch.float16, torch.bfloat16)
 ALIGNMENT = 8
 """The number of elements of which a mask's strides and a head's width must be multiples: 16 bytes in f16 and bf16."""
 
-HOPPER = 9
-"""The major number of Hopper's compute capability."""
-
 WIDEST = 256
 """The largest head width of Flash Attention."""
-
-WIDEST_ON_HOPPER = 128
-"""The largest head width of fuseconv's kernel for Hopper."""
-
-FEW_QUERIES = 64
-"""Fewer queries than this are a part of a tile of fuseconv's kernel for Hopper, which does not divide the keys."""
 
 
 def without_plans(program: Program) -> Program:
@@ -62,8 +54,7 @@ def without_plans(program: Program) -> Program:
     """
     if program.contract.device != "cuda" or not program.contract.dims():
         return program
-    on_hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == HOPPER
-    graph = named(program.exported.graph, on_hopper=on_hopper)
+    graph = named(program.exported.graph, on_hopper=attention_functions.is_hopper())
     return program if graph is None else replace(program, exported=with_graph(program.exported, graph))
 
 
@@ -127,9 +118,11 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
 def _is_for_hopper(given: dict[str, Any]) -> bool:
     """Returns whether fuseconv's kernel for Hopper computes an attention node, and not too few queries."""
     q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
-    has_few = isinstance(q.shape[2], int) and q.shape[2] < FEW_QUERIES and given["attn_mask"] is None
+    has_few = (
+        isinstance(q.shape[2], int) and q.shape[2] < attention_functions.FEW_QUERIES and given["attn_mask"] is None
+    )
     repeats = not given["is_causal"] and given["attn_mask"] is None and not same_sizes([q.shape[1]], [k.shape[1]])
-    return max(q.shape[3], v.shape[3]) <= WIDEST_ON_HOPPER and not has_few and not repeats
+    return max(q.shape[3], v.shape[3]) <= attention_functions.WIDEST and not has_few and not repeats
 
 
 @dataclass
