@@ -63,7 +63,7 @@ def mask_of(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | N
     rows = -(-tokens // 8) * 8
     if kind == "pairs":
         return torch.randn(batch, 1, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
-    windows = min(batch, 64)
+    windows = math.gcd(batch, 64)
     mask = torch.randn(1, windows, heads, tokens, rows, device="cuda", dtype=dtype)[..., :tokens]
     return mask.expand(batch // windows, -1, -1, -1, -1)
 

@@ -5,8 +5,8 @@
 namespace fuseconv::cuda {
 namespace {
 
-// Returns whether there are so few keys that most of a tile of the kernel for Hopper would be empty. The rule
-// short-attention accepts the same numbers.
+// Returns whether there are so few keys that most of a tile of the kernel for Hopper would be empty: as FEW in
+// fuseconv/rulebook/attention_functions.py.
 bool has_few_keys(const AttentionProblem& p) {
   const int64_t keys = p.k.sizes[p.k.rank - 2], width = p.q.sizes[p.q.rank - 1];
   return keys <= 64 || (keys <= 144 && width <= 32);
