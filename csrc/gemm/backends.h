@@ -29,8 +29,8 @@ std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> on
 std::optional<Choice> untimed_choice(const Problem& problem, std::optional<Backend> only);
 
 // Returns whether a convolution that was not timed is computed by this library's kernel. cuDNN creates an engine for
-// each new size, which takes milliseconds. Returns false if the kernel would waste more than three quarters of its Tensor
-// Core work, because its tiles have 64 channels.
+// each new size, which takes milliseconds. Returns false if the kernel would waste more than three quarters of its
+// Tensor Core work, because its tiles have 64 channels.
 bool needs_no_engine(const Problem& problem);
 
 // Returns the size in bytes of the scratch buffer in which a choice stores the product [m, 2n] of a gated layer, or 0

@@ -38,7 +38,7 @@ def expected(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float,
     return torch.softmax(scores.masked_fill(unseen, 0), -1).masked_fill(unseen, 0) @ v.double()
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> None:
     scale = q.shape[-1] ** -0.5
     got = fuseconv.ops.causal_attention(q, k, v, scale) if causal else fuseconv.ops.attention(q, k, v, mask, scale)
     group = q.shape[-3] // k.shape[-3]
@@ -120,11 +120,11 @@ def test_masks_of_any_strides(dtype: torch.dtype) -> None:
     check(q[:, :, :1], k, v, draw(2, 1, 1, 304, dtype=dtype)[..., :300])
     check(q, k, v, draw(1, 1, dtype=dtype).expand(300, 300))
     check(q, k, v, draw(2, 3, 300, 300, dtype=dtype))
-    odd = [draw(2, 3, 299, 64, dtype=dtype) for _ in range(2)]
-    check(q, *odd, draw(2, 1, 300, 299, dtype=dtype))
-    check(q, *odd, draw(2, 1, 300, 304, dtype=dtype)[..., :299])
-    wide = [draw(2, 3, 299, 128, dtype=dtype) for _ in range(3)]
-    check(*wide, draw(2, 3, 299, 304, dtype=dtype)[..., :299])
+    odd = draw(2, 3, 299, 64, dtype=dtype)
+    check(q, odd, odd, draw(2, 1, 300, 299, dtype=dtype))
+    check(q, odd, odd, draw(2, 1, 300, 304, dtype=dtype)[..., :299])
+    wide = draw(2, 3, 299, 128, dtype=dtype)
+    check(wide, wide, wide, draw(2, 3, 299, 304, dtype=dtype)[..., :299])
 
 
 @DTYPES
