@@ -23,6 +23,7 @@ from support.shared import made_once
 from support.small_bundle import Block
 
 from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.processes import forked
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
@@ -157,6 +158,15 @@ def no_trust_from_before() -> Iterator[None]:
     if permitted._trusted:
         permitted._trusted = False
         permitted.refusal.cache_clear()
+
+
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server of forks for a test that changes what torch reads when it is imported: that of other tests stays."""
+    with monkeypatch.context() as patch:
+        patch.setattr(forked, "SERVER", server := forked.Server())
+        yield
+        server.end()
 
 
 @pytest.fixture

@@ -8,12 +8,15 @@ of its operands and results are compared. For a graph without in-place writes, n
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.graph.all_sizes import run_for_all_sizes
+from fuseconv.graph.all_sizes import key_of, run_for_all_sizes
 from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes_in, written
 from fuseconv.graph.recurrent import any_number_of_steps
 
@@ -177,29 +180,49 @@ def viewed(node: Node) -> frozenset[Node]:
 def _returned(node: Node) -> Iterator[Node]:
     """Runs a composite op on fake tensors, and yields the operands whose storage a result uses.
 
-    Yields all tensor operands if the op cannot run.
+    Yields all tensor operands if the op cannot run. Layers of the same shape share the result of one run.
     """
     operands = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), torch.Tensor)]
     if not operands:
         return
     values = {operand: operand.meta["val"] for operand in node.all_input_nodes}
-    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda operand: values[operand])
     mode = getattr(values[operands[0]], "fake_mode", None)
     if mode is None:
         yield from operands
         return
+    storages = [values[operand].untyped_storage()._cdata for operand in operands]
+    places = {operand: f"operand {place}" for place, operand in enumerate(node.all_input_nodes)}
+    called = torch.fx.map_arg((node.args, dict(node.kwargs)), places.__getitem__)
+    shared = tuple(map(storages.index, storages))
+    key = (node.target, key_of((called[0], list(called[1].items()), list(values.values()))), shared)
+    known = _RETURNED.setdefault(mode, {})
+    if key not in known:
+        known[key] = _places_returned(node, values, storages, mode)
+    yield from (operands[place] for place in known[key])
 
-    def owners() -> frozenset[Node]:
+
+_RETURNED: WeakKeyDictionary[FakeTensorMode, dict[Any, Sequence[int]]] = WeakKeyDictionary()
+"""The results of `_places_returned`, by the call and the shapes, strides and shared storages of its operands."""
+
+
+def _places_returned(
+    node: Node, values: Mapping[Node, Any], storages: Sequence[int], mode: FakeTensorMode
+) -> Sequence[int]:
+    """Returns the indices of the storages that a result of a composite op uses: all if the op cannot run."""
+    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+
+    def places() -> Sequence[int]:
         result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
         tensors = filter(_is, torch.utils._pytree.tree_leaves(result))
-        storages = {tensor.untyped_storage()._cdata for tensor in tensors}
-        return frozenset(operand for operand in operands if values[operand].untyped_storage()._cdata in storages)
+        used = {tensor.untyped_storage()._cdata for tensor in tensors}
+        return [place for place, storage in enumerate(storages) if storage in used]
 
     try:
         with any_number_of_steps():
-            yield from run_for_all_sizes(mode, owners)
+            found: Sequence[int] = run_for_all_sizes(mode, places)
     except RuntimeError:  # some composite ops do not accept symbolic sizes
-        yield from operands
+        return range(len(storages))
+    return found
 
 
 def _is(value: object) -> bool:

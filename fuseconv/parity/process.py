@@ -128,8 +128,21 @@ def _answers(process: Forked) -> Iterator[dict[str, Any]]:
 
 
 def _beforehand() -> list[str]:
-    """Returns the names of modules that targets import. The server imports them once for all processes."""
-    names = ("onnx", "onnxruntime", "safetensors.torch", "torch._dynamo", "torch._export.serde.serialize")
+    """Returns the names of modules that targets import. The server imports them once for all processes.
+
+    The target export imports `torch.export._trace`, and by it networkx, which takes most of the time of a small bundle.
+    """
+    names = (
+        "onnx",
+        "onnxruntime",
+        "safetensors.torch",
+        "torch._dynamo",
+        "torch._export.serde.serialize",
+        "torch.export._trace",
+        "torch.export.pt2_archive._package",
+        "torch._subclasses.schema_check_mode",
+        "torch.fx.experimental.validator",
+    )
     return ["fuseconv.parity.child", *(name for name in names if find_spec(name.partition(".")[0]) is not None)]
 
 

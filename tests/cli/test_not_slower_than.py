@@ -97,6 +97,7 @@ def test_json_has_the_rows_of_a_bundle_that_loses_to_the_unfused_program(run: Ru
     assert (row["peer"], row["loses"]) == ("aoti", True)
 
 
+@pytest.mark.usefixtures("own_server")
 def test_a_peer_that_cannot_be_run_is_an_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))

@@ -57,7 +57,7 @@ def shell(script: str, arguments: list[str], folder: Path = ROOT) -> subprocess.
 MAIN = "from fuseconv.cli import main; sys.exit(main())"
 
 
-@pytest.mark.diagonal(2)
+@pytest.mark.diagonal(3)
 @pytest.mark.parametrize("fault", SHELL)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_stream_that_fails_is_an_error_of_files(command: str, fault: str) -> None:

@@ -80,6 +80,7 @@ def test_q_prints_the_error(words: list[str], status: int, folder: Path, capsys:
     assert "\n  fix: " in err
 
 
+@pytest.mark.usefixtures("own_server")
 def test_q_silences_warnings_and_is_over_with_its_command(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

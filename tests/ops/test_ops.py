@@ -114,10 +114,18 @@ def opchecked(op: Op[..., Any], sample: Sample, checks: Sequence[str]) -> None:
     assert outcome == dict.fromkeys(checks, "SUCCESS")
 
 
-@pytest.mark.diagonal(3)
-@pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES, most=1) + rows()[1::4])
-def test_opcheck(op: Op[..., Any], sample: Sample) -> None:
+@pytest.mark.diagonal(4)
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_a_dtype(op: Op[..., Any], dtype: torch.dtype, device: str) -> None:
     """Traced; the other checks of the same rows are below."""
+    opchecked(op, op.samples(device, dtype)[0], [TRACED])
+
+
+@pytest.mark.diagonal(5)
+@pytest.mark.parametrize(("op", "sample"), rows()[1::4])
+def test_opcheck(op: Op[..., Any], sample: Sample) -> None:
     opchecked(op, sample, [TRACED])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import ROOT
+from support.shared import made_once
 from torch import Tensor, nn
 
 from fuseconv.bundle.manifest import open_bundle
@@ -34,10 +35,13 @@ class Blend(nn.Module):
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample's pack, built; its op is registered once in this process."""
-    folder = Path(shutil.copytree(PACK, tmp_path_factory.mktemp("pack") / "blend_pack"))
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    subprocess.run(["sh", str(folder / "build.sh")], check=True, env={"PATH": path})
-    return folder
+
+    def build(folder: Path) -> None:
+        shutil.copytree(PACK, folder / "blend_pack")
+        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        subprocess.run(["sh", str(folder / "blend_pack" / "build.sh")], check=True, env={"PATH": path})
+
+    return made_once(tmp_path_factory, "built_pack", build) / "blend_pack"
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ class Attends(nn.Module):
         return self.follow(result).sin()
 
 
-@pytest.mark.diagonal(2)
+@pytest.mark.diagonal(3)
 @pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("weights", [False, True], ids=["sdpa", "weights"])

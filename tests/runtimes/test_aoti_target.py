@@ -56,6 +56,7 @@ def test_pools_round_up_at_all_sizes(tmp_path: Path) -> None:
         torch.testing.assert_close(model(x), module(x))
 
 
+@pytest.mark.usefixtures("own_server")
 def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ class Layer(nn.Module):
         return results.relu(), *(state if isinstance(state, tuple) else (state,))
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("target", ["onnx", "torchscript", "export"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("steps", ["6", "n:1..9"])

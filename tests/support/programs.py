@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -33,17 +34,28 @@ class Function(torch.nn.Module):
         return self.function(self, *inputs)
 
 
-def capture(module: torch.nn.Module, *inputs: Tensor, dims: Any = None) -> Program:
+def capture(module: torch.nn.Module, *inputs: Tensor, dims: Any = None, **settings: bool) -> Program:
     """Captures a module; every input's first axis is the dynamic size `n`, unless `dims` says otherwise."""
     n = torch.export.Dim("n", min=1, max=64)
     shapes = tuple({0: n} if tensor.dim() else {} for tensor in inputs) if dims is None else dims
     # Whatever forward's signature is, inputs go in by position.
-    return program(module, inputs, (shapes,) if _is_variadic(module) else shapes)
+    return program(module, inputs, (shapes,) if _is_variadic(module) else shapes, **settings)
 
 
-def program(module: torch.nn.Module, inputs: tuple[Tensor, ...], dims: Any = None) -> Program:
-    """Captures a module; `dims` is what torch.export calls dynamic shapes."""
-    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
+def program(
+    module: torch.nn.Module, inputs: tuple[Tensor, ...], dims: Any = None, *, lines: bool = False, repeats: bool = False
+) -> Program:
+    """Captures a module; `dims` is what torch.export calls dynamic shapes.
+
+    The lines of the module that call the ops are recorded only if a test asks for them by `lines`: to walk the stack of
+    pytest for each node takes a tenth of a capture. torch's cache of fake tensors is used only for a module that
+    `repeats` a layer many times: to fill it takes longer than what a small module finds in it.
+    """
+    with (
+        patch.object(torch.fx.config, "do_not_emit_stack_traces", not lines),
+        torch._dynamo.config.patch(fake_tensor_cache_enabled=repeats),
+    ):
+        exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
     name_ops_once(exported)
     return Program(exported, Contract((), ()), inputs)
 
@@ -88,7 +100,7 @@ def bert(layers: int = 2) -> Program:
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
     ids = torch.randint(0, 100, (2, 7), generator=torch.Generator().manual_seed(0))
     dims = ({0: batch, 1: length}, {0: batch, 1: length})
-    return capture(module, ids, torch.ones_like(ids), dims=dims)
+    return capture(module, ids, torch.ones_like(ids), dims=dims, repeats=layers > 2)
 
 
 def vit() -> Program:

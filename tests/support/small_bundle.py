@@ -75,7 +75,9 @@ def program(module: torch.nn.Module, inputs: Sequence[str] = INPUTS, device: str
     """Captures a module."""
     contract = Contract(parse_inputs(list(inputs)), (), device)
     examples = draw(contract, example_sizes(contract), seed=1)
-    return capture(Subject(module.eval(), examples, contract, (), "pickle", "0" * 64))
+    # A small module finds less in torch's cache of fake tensors than it takes to fill it.
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+        return capture(Subject(module.eval(), examples, contract, (), "pickle", "0" * 64))
 
 
 def write_bundle(original: Program, fused: Program, output: Path, targets: Sequence[str], *, scratch: Path) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -107,7 +108,8 @@ class Windows(nn.Module):
         return (self.form(q, k, v, self.bias, self.mask).transpose(1, 2).flatten(2),)
 
 
-def captured(form: Callable[..., Tensor], dynamic: bool) -> Program:
+@cache
+def captured(form: Callable[..., Tensor], *, dynamic: bool) -> Program:
     torch.manual_seed(0)
     x = torch.randn(3, WINDOWS, TOKENS, 3 * HEADS * WIDTH).half()
     return programs.capture(Windows(form).half(), x, dims=None if dynamic else ({},))
@@ -125,7 +127,7 @@ def test_the_mask_is_not_repeated(form: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("form", ONE_MASK, ids=lambda form: form.__name__)
 def test_one_mask_for_all_windows_stays_one(form: Callable[..., Tensor], dynamic: bool) -> None:
-    program = captured(form, dynamic)
+    program = captured(form, dynamic=dynamic)
     rewritten = rewrite(program, plan(program, load_rules(), device="cuda", targets=()))
     (node,) = [node for node in rewritten.exported.graph.nodes if str(node.target) == "fuseconv.attention.default"]
     assert node.args[3].meta["val"].shape[-4:].numel() == HEADS * TOKENS * TOKENS
@@ -136,7 +138,7 @@ def test_one_mask_for_all_windows_stays_one(form: Callable[..., Tensor], dynamic
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("form", FORMS + ONE_MASK + OTHER_FORMS, ids=lambda form: form.__name__)
 def test_the_result_is_the_same(form: Callable[..., Tensor], device: str, dynamic: bool) -> None:
-    program = captured(form, dynamic)
+    program = captured(form, dynamic=dynamic)
     rewritten = rewrite(program, plan(program, load_rules(), device=device, targets=()))
     (mine,), (original,) = programs.run(rewritten), programs.run(program)
     torch.testing.assert_close(mine, original, rtol=4e-3, atol=4e-3)

@@ -213,7 +213,7 @@ def test_nodes_carry_where_they_come_from(default_rules: tuple[Rule, ...]) -> No
     def forward(self: Any, x: Tensor) -> Tensor:
         return functional.gelu(functional.linear(x, self.w))
 
-    program = capture(Function(forward, {"w": torch.randn(4, 8)}), torch.randn(3, 8))
+    program = capture(Function(forward, {"w": torch.randn(4, 8)}), torch.randn(3, 8), lines=True)
     fused = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
     (node,) = [node for node in fused.exported.graph.nodes if "linear_act" in str(node.target)]
     assert node.meta["custom"]["fuseconv"] == [{"rule": "linear-act", "nodes": ["linear", "gelu"]}]

@@ -182,6 +182,7 @@ def test_a_target_that_cannot_express_the_model_is_left_out_by_name(
     assert not (tmp_path / "none.fuseconv").exists()
 
 
+@pytest.mark.usefixtures("own_server")
 def test_what_was_asked_for_by_default_and_is_not_here_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

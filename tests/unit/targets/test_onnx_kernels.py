@@ -25,6 +25,7 @@ PRODUCTS: dict[str, Callable[[None, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("target", ["onnx", "onnx-plugin"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
 @pytest.mark.parametrize("name", PRODUCTS)

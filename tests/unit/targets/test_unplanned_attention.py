@@ -1,6 +1,7 @@
 """Attention of dynamic sizes names a kernel that needs no plan, and computes the same."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,17 @@ class Attention(nn.Module):
         return x
 
 
-def captured(module: nn.Module, dtype: torch.dtype, mask: Tensor | None, width: int = 16, lengths: Dim = TOKENS) -> Any:
-    tokens = 11 if mask is None else mask.shape[-1]
+@cache
+def captured(
+    module: nn.Module, dtype: torch.dtype, mask: tuple[int, ...] | None, width: int = 16, lengths: Dim = TOKENS
+) -> Any:
+    """Captures a module with a mask of the given shape, once for all tests, which leave the program as it is."""
+    tokens = 11 if mask is None else mask[-1]
     x = torch.randn(3, tokens, 3 * 2 * width, dtype=dtype)
-    inputs = (x,) if mask is None else (x, mask)
+    inputs = (x,) if mask is None else (x, torch.ones(mask, dtype=torch.bool))
     dims: tuple[Any, ...] = ({0: BATCH, 1: lengths},)
     if mask is not None:
-        dims += ({0: BATCH} | dict.fromkeys([at for at in range(1, mask.dim()) if mask.shape[at] == tokens], lengths),)
+        dims += ({0: BATCH} | {at: lengths for at, size in enumerate(mask) if at and size == tokens},)
     return programs.capture(module, *inputs, dims=dims)
 
 
@@ -144,21 +149,21 @@ def kernel_of(module: Attention, masked: bool, on_hopper: bool) -> Any:
     return EFFICIENT if masked else FLASH
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @DEVICES
 @CASES
 def test_kernels_are_named_and_compute_the_same(
     module: Attention, shape: tuple[int, ...] | None, on_hopper: bool, dtype: torch.dtype
 ) -> None:
-    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    program = captured(module, dtype, mask, module.width)
+    program = captured(module, dtype, shape, module.width)
     before = list(program.exported.graph.nodes)
     graph = named(program.exported.graph, on_hopper=on_hopper)
     assert graph is not None
     assert list(program.exported.graph.nodes) == before
     graph.lint()
-    assert targets(graph).count(kernel_of(module, mask is not None, on_hopper)) == 2
-    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if mask is None else 1)
+    assert targets(graph).count(kernel_of(module, shape is not None, on_hopper)) == 2
+    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if shape is None else 1)
     assert all("val" in node.meta for node in graph.nodes if node.op != "output")
     for batch, tokens in ((1, 2), (4, 13), (8, 64)):
         x = torch.randn(batch, tokens, 6 * module.width, dtype=dtype)
@@ -172,18 +177,19 @@ def test_kernels_are_named_and_compute_the_same(
 @DEVICES
 @pytest.mark.parametrize("shape", [None, (3, 1, 1, 11)], ids=["plain", "keys"])
 def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None, on_hopper: bool) -> None:
-    module, mask = Attention(across=True), None if shape is None else torch.ones(shape, dtype=torch.bool)
-    graph = named(captured(module, torch.bfloat16, mask).exported.graph, on_hopper=on_hopper)
+    module = Attention(across=True)
+    graph = named(captured(module, torch.bfloat16, shape).exported.graph, on_hopper=on_hopper)
     assert graph is not None
     assert targets(graph).count(torch.ops.aten.contiguous.default) >= 6
     inputs = [torch.randn(4, 13, 96, dtype=torch.bfloat16)]
-    if mask is not None:
+    if shape is not None:
         inputs.append(torch.rand(4, 1, 1, 13) < 0.7)
     got, eager = Kernels(GraphModule({}, graph)).run(*inputs)[0], module(*inputs)
     fp64 = module(inputs[0].double(), *inputs[1:])
     assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(torch.bfloat16).eps
 
 
+@pytest.mark.diagonal(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @DEVICES
 @CASES
@@ -197,14 +203,13 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
 ) -> None:
     """Flash Attention also returns a dynamic size and, in uint64, its random state, which torch 2.11 does not save."""
     monkeypatch.delitem(serialize._TORCH_TO_SERIALIZE_DTYPE, torch.uint64, raising=False)
-    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    program = captured(module, dtype, mask, module.width).exported
+    program = captured(module, dtype, shape, module.width).exported
     graph = named(program.graph, on_hopper=on_hopper)
     assert graph is not None
     torch.export.save(with_graph(program, graph), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2").graph
     loaded.eliminate_dead_code()
-    assert targets(loaded).count(kernel_of(module, mask is not None, on_hopper)) == 2
+    assert targets(loaded).count(kernel_of(module, shape is not None, on_hopper)) == 2
     inputs = [torch.randn(4, 13, 6 * module.width, dtype=dtype)]
     if shape is not None:
         inputs.append(torch.rand(4, 1, 13 if shape[2] > 1 else 1, 13) < 0.7)
@@ -224,8 +229,7 @@ def test_a_package_pads_masks_though_its_example_needs_no_padding(
         return replace(program, exported=with_graph(program.exported, graph))
 
     monkeypatch.setattr(unplanned_attention, "without_plans", on_cpu)
-    mask = torch.ones(3, 1, 24, 24, dtype=torch.bool)
-    program = captured(Attention(), torch.bfloat16, mask, lengths=Dim("tokens", min=16, max=512))
+    program = captured(Attention(), torch.bfloat16, (3, 1, 24, 24), lengths=Dim("tokens", min=16, max=512))
     torch.export.save(program.exported, tmp_path / "model.pt2")
     done = convert(tmp_path / "model.pt2", target=["aoti"], output=tmp_path / "model.fuseconv")  # compares other sizes
     assert [one.target for one in done.written] == ["aoti"]
@@ -239,8 +243,7 @@ def test_a_package_pads_masks_though_its_example_needs_no_padding(
 def test_the_kernels_on_a_gpu(
     module: Attention, shape: tuple[int, ...] | None, on_hopper: bool, dtype: torch.dtype
 ) -> None:
-    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
-    graph = named(captured(module, dtype, mask, module.width).exported.graph, on_hopper=on_hopper)
+    graph = named(captured(module, dtype, shape, module.width).exported.graph, on_hopper=on_hopper)
     assert graph is not None
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)  # it was captured on the CPU
