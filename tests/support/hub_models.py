@@ -1,4 +1,7 @@
-"""Models of the transformers library, two layers each, random weights: small enough to be captured in a test."""
+"""Models of the transformers library, two layers each, random weights: small enough to be captured in a test.
+
+They are captured with torch's cache of fake tensors, as by a conversion: the numbers in names of nodes depend on it.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +23,7 @@ def text(
 
     def build(dtype: torch.dtype) -> Program:
         module = Outputs(built(model, config, options).to(dtype), ("input_ids",), outputs)
-        return programs.capture(module, ids, dims=({0: batch, 1: length},))
+        return programs.capture(module, ids, dims=({0: batch, 1: length},), repeats=True)
 
     return build
 
@@ -32,7 +35,7 @@ def pixels(
 
     def build(dtype: torch.dtype) -> Program:
         module = Outputs(built(model, config, options).to(dtype), ("pixel_values",), outputs)
-        return programs.capture(module, noise(2, 3, 32, 32, dtype=dtype))
+        return programs.capture(module, noise(2, 3, 32, 32, dtype=dtype), repeats=True)
 
     return build
 
@@ -64,7 +67,9 @@ def whisper(dtype: torch.dtype) -> Program:
         pad_token_id=0,
     )
     encoder = programs.seeded(transformers.WhisperModel, config).get_submodule("encoder").to(dtype)
-    return programs.capture(Outputs(encoder, ("input_features",), ("last_hidden_state",)), noise(2, 8, 32, dtype=dtype))
+    return programs.capture(
+        Outputs(encoder, ("input_features",), ("last_hidden_state",)), noise(2, 8, 32, dtype=dtype), repeats=True
+    )
 
 
 class Mixer(torch.nn.Module):
@@ -94,7 +99,7 @@ def mlp(width: int, hidden: int) -> torch.nn.Sequential:
 def mixer(dtype: torch.dtype) -> Program:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return programs.capture(Mixer().to(dtype), noise(2, 3, 32, 32, dtype=dtype))
+        return programs.capture(Mixer().to(dtype), noise(2, 3, 32, 32, dtype=dtype), repeats=True)
 
 
 WIDTHS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}

@@ -75,7 +75,7 @@ def test_a_miss_names_the_source_line_of_the_model() -> None:
         h = layer(x)
         return torch.nn.ReLU()(h), h  # the line to blame, not torch's own
 
-    program = capture(Function(forward, dict(layer.named_parameters())), torch.randn(3, 8))
+    program = capture(Function(forward, dict(layer.named_parameters())), torch.randn(3, 8), lines=True)
     _, (near,) = find(LINEAR_RELU, program)
     assert "test_match.py:" in near.miss.where
     assert "in forward" in near.miss.where

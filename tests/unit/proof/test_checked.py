@@ -133,7 +133,7 @@ def test_a_site_that_lost_to_a_rejected_one_gets_its_turn() -> None:
 
 def test_a_wrong_canonical_rule_is_rejected_at_every_match() -> None:
     wrong = rule("wrong", ["y = aten.silu.default(x)"], ["y = aten.mish.default(x)"], stage="canonical")
-    program = programs.capture(nn.Sequential(*[nn.SiLU() for _ in range(4)]), torch.randn(3, 8))
+    program = programs.capture(nn.Sequential(*[nn.SiLU() for _ in range(4)]), torch.randn(3, 8), lines=True)
     found = checked_plan(program, [wrong], **EVERYWHERE)
     assert found.steps == ()
     assert len(found.rejected) == 4
