@@ -22,9 +22,10 @@ inline bool has_vectors(In x) {
 }
 
 // Returns whether the kernels support a problem: f16 and bf16 with keys, dense rows at multiples of 16 bytes, and,
-// without a mask, a positive scale, because then the largest score is the largest product.
+// without a mask, a positive scale, because then the largest score is the largest product. In f32, the scale times
+// log2(e) must be neither 0 nor infinite.
 inline bool is_supported(const AttentionProblem& p) {
-  return (p.mask || p.scale > 0) && (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) &&
+  return (p.mask || (p.scale > 1e-37 && p.scale < 1e37)) && (p.y.dtype == Dtype::f16 || p.y.dtype == Dtype::bf16) &&
          p.k.sizes[p.k.rank - 2] > 0 && p.y.sizes[p.y.rank - 2] < (int64_t{1} << 24) && has_vectors(p.q) &&
          has_vectors(p.k) && has_vectors(p.v) && has_vectors(p.y);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import fake_of
 from fuseconv.rulebook.refused import Refused, text_of
@@ -16,6 +17,9 @@ HOPPER = 9
 
 WIDEST = 128
 """The most columns of a head in the kernel for Hopper."""
+
+ALIGNMENT = 8
+"""The number of elements, 16 bytes, at multiples of which rows begin in this kernel."""
 
 FEW_QUERIES = 64
 """Fewer queries than this are a part of a tile of the kernel for Hopper, which does not divide the keys."""
@@ -50,3 +54,9 @@ def is_attention_on_hopper(_: Constants, q: Any, k: Any) -> None:
         raise Refused("a Hopper GPU", "another one")
     if not all(isinstance(one, int) for one in (queries, width, keys)) or queries < FEW_QUERIES or width > WIDEST:
         raise Refused("at least 64 queries of at most 128 columns, with static sizes", text_of(q))
+    for x in (q, k):
+        *outer, inner = fake_of(x).stride()
+        if not same_sizes([inner, *(stride % ALIGNMENT for stride in outer)], [1, *[0] * len(outer)]):
+            raise Refused(
+                "dense rows at multiples of 16 bytes", f"strides {tuple(fake_of(x).stride())} of {text_of(x)}"
+            )

@@ -5,8 +5,8 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 without preparation. With static sizes there is only one plan, so nothing is changed.
 
 On Hopper, this is fuseconv's kernel (csrc/kernels/attention_sm90.cuh), for heads of up to 128 columns. For wider heads,
-for groups of heads without a mask that is not causal, and on other GPUs, it is one of PyTorch's: Flash Attention or,
-with a mask, the memory-efficient kernel. PyTorch's kernels also compute few queries in parts of the keys.
+for groups of heads that are neither causal nor masked, for few queries without a mask, and on other GPUs, it is one of
+PyTorch's: Flash Attention or, with a mask, the memory-efficient kernel.
 
 All of them require the width of a head to be a multiple of 8, and Flash Attention one width for all heads. Other heads
 are padded with zeros, which change no score, and the result is cut. Causal attention and Flash Attention accept fewer
@@ -26,8 +26,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from fuseconv.graph.aliases import Aliases
 from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 from fuseconv.graph.nodes import arguments
 from fuseconv.graph.proved_sizes import same_sizes
@@ -49,20 +51,23 @@ WIDEST = 256
 def without_plans(program: Program) -> Program:
     """Returns a program in which each attention with dynamic sizes calls a specific kernel.
 
-    The given program is not changed, and is returned if it needs no change. For attention that neither kernel supports,
+    The given program is not changed, and is returned if it needs no change. For attention that none of them supports,
     PyTorch still chooses the kernel.
     """
     if program.contract.device != "cuda" or not program.contract.dims():
         return program
-    graph = named(program.exported.graph, on_hopper=attention_functions.is_hopper())
+    graph = named(program.exported, on_hopper=attention_functions.is_hopper())
     return program if graph is None else replace(program, exported=with_graph(program.exported, graph))
 
 
-def named(graph: Graph, *, on_hopper: bool) -> Graph | None:
-    """Returns a copy of a graph that calls the kernels directly, or None if there is no attention to change."""
+def named(exported: ExportedProgram, *, on_hopper: bool) -> Graph | None:
+    """Returns a copy of a program's graph that calls the kernels directly, or None if there is nothing to change."""
+    graph = exported.graph
     if not any(_takes(node) for node in graph.nodes):
         return None
-    naming = _Naming(copied(graph), on_hopper)
+    aliases = Aliases(graph, exported.graph_module)
+    written = frozenset(node.name for node in graph.nodes if aliases.is_written(node))
+    naming = _Naming(copied(graph), on_hopper, written)
     for node in list(naming.graph.nodes):
         if _takes(node):
             naming.name(node)
@@ -70,7 +75,7 @@ def named(graph: Graph, *, on_hopper: bool) -> Graph | None:
 
 
 def _takes(node: Node) -> bool:
-    """Returns whether a node is attention with dynamic sizes that one of the two kernels can compute."""
+    """Returns whether a node is attention with dynamic sizes that one of the kernels can compute."""
     if node.target is not _ATTENTION:
         return False
     given = arguments(node)
@@ -102,7 +107,7 @@ def _group(q: torch.Tensor, k: torch.Tensor) -> int:
 
 
 def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Returns whether one of the two kernels supports the mask of an attention node, or attention without a mask."""
+    """Returns whether the kernels support the mask of an attention node, or attention without a mask."""
     if given["attn_mask"] is None:
         return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
     mask = given["attn_mask"].meta["val"]
@@ -127,15 +132,21 @@ def _is_for_hopper(given: dict[str, Any]) -> bool:
 
 @dataclass
 class _Naming:
-    """Replaces attention nodes in a graph, and prepares a mask that several layers share only once."""
+    """Replaces attention nodes in a graph, and prepares a mask that several layers share only once.
+
+    A mask that the graph writes in place is prepared for each layer. `written` contains the names of such values.
+    """
 
     graph: Graph
     on_hopper: bool
+    written: frozenset[str]
     _masks: dict[tuple[Node, torch.dtype], Node] = field(default_factory=dict)
     _padded: dict[tuple[Node, torch.dtype], Node] = field(default_factory=dict)
 
     def name(self, node: Node) -> None:
         given = arguments(node)
+        if given["attn_mask"] is not None and given["attn_mask"].name in self.written:
+            self._forget_mask(given)
         with self.graph.inserting_before(node):
             before = node.prev
             try:
@@ -143,8 +154,7 @@ class _Naming:
                     self._for_hopper(given) if self.on_hopper and _is_for_hopper(given) else self._by_pytorch(given)
                 )
             except GuardError:
-                for made in (self._masks, self._padded):
-                    made.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
+                self._forget_mask(given)
                 while node.prev is not before:
                     self.graph.erase_node(node.prev)
                 return
@@ -154,12 +164,16 @@ class _Naming:
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
 
+    def _forget_mask(self, given: dict[str, Any]) -> None:
+        for made in (self._masks, self._padded):
+            made.pop((given["attn_mask"], given["query"].meta["val"].dtype), None)
+
     def _for_hopper(self, given: dict[str, Any]) -> Node:
         """Calls fuseconv's attention."""
         q, k, v = (given[name] for name in ("query", "key", "value"))
         own, width = q.meta["val"].shape[-1], v.meta["val"].shape[-1]
         scale = own**-0.5 if given["scale"] is None else given["scale"]
-        q, k, v = (self._dense(self._widened(one, _aligned(one.meta["val"].shape[-1]))) for one in (q, k, v))
+        q, k, v = (self._in_rows(self._widened(one, _aligned(one.meta["val"].shape[-1]))) for one in (q, k, v))
         if given["is_causal"]:
             result = self._call(causal_attention.overload, q, k, v, scale)
         else:
@@ -205,9 +219,16 @@ class _Naming:
         group = _group(q.meta["val"], operand.meta["val"])
         return self._call(torch.ops.aten.repeat_interleave.self_int, operand, group, 1) if group > 1 else operand
 
-    def _dense(self, operand: Node) -> Node:
-        """Returns an operand in which the elements of a head are adjacent in memory, as both kernels require."""
-        if same_sizes([operand.meta["val"].stride(-1)], [1]):
+    def _in_rows(self, operand: Node) -> Node:
+        """Returns an operand whose rows begin at multiples of 16 bytes, as TMA requires."""
+        value = operand.meta["val"]
+        starts = [value.storage_offset(), *value.stride()[:-1]]
+        whole = same_sizes([start % ALIGNMENT for start in starts], [0] * len(starts))
+        return self._dense(operand, also=whole)
+
+    def _dense(self, operand: Node, *, also: bool = True) -> Node:
+        """Returns an operand in which the elements of a head are adjacent in memory. It is a copy if not `also`."""
+        if also and same_sizes([operand.meta["val"].stride(-1)], [1]):
             return operand
         dense: Node = self._call(torch.ops.aten.contiguous.default, operand)
         return dense
@@ -239,8 +260,8 @@ class _Naming:
         ops, last = torch.ops.aten, mask.meta["val"].dim() - 1
         bias = self._bias(mask, dtype)
         keys = self._size(mask, last)
-        if isinstance(keys, int) and keys % ALIGNMENT == 0 and bias is not mask:
-            return bias
+        if isinstance(keys, int) and keys % ALIGNMENT == 0 and (self.on_hopper or bias is not mask):
+            return bias  # fuseconv's kernel accepts any strides
         # This is -keys modulo the alignment, in a form that is not negative for torch's solver and in TorchScript.
         missing = self._call(operator.mod, self._call(operator.mul, keys, ALIGNMENT - 1), ALIGNMENT)
         whole = self._call(operator.add, keys, missing)

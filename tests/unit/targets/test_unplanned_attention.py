@@ -158,13 +158,15 @@ def test_kernels_are_named_and_compute_the_same(
 ) -> None:
     program = captured(module, dtype, shape, module.width)
     before = list(program.exported.graph.nodes)
-    graph = named(program.exported.graph, on_hopper=on_hopper)
+    graph = named(program.exported, on_hopper=on_hopper)
     assert graph is not None
     assert list(program.exported.graph.nodes) == before
     graph.lint()
     assert targets(graph).count(kernel_of(module, shape is not None, on_hopper)) == 2
     assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if shape is None else 1)
     assert all("val" in node.meta for node in graph.nodes if node.op != "output")
+    if module.width % ALIGNMENT == 0 and module.own == module.width:
+        assert torch.ops.aten.contiguous.default not in targets(graph)
     for batch, tokens in ((1, 2), (4, 13), (8, 64)):
         x = torch.randn(batch, tokens, 6 * module.width, dtype=dtype)
         inputs = [x]
@@ -178,7 +180,7 @@ def test_kernels_are_named_and_compute_the_same(
 @pytest.mark.parametrize("shape", [None, (3, 1, 1, 11)], ids=["plain", "keys"])
 def test_operands_in_another_layout_are_copied(shape: tuple[int, ...] | None, on_hopper: bool) -> None:
     module = Attention(across=True)
-    graph = named(captured(module, torch.bfloat16, shape).exported.graph, on_hopper=on_hopper)
+    graph = named(captured(module, torch.bfloat16, shape).exported, on_hopper=on_hopper)
     assert graph is not None
     assert targets(graph).count(torch.ops.aten.contiguous.default) >= 6
     inputs = [torch.randn(4, 13, 96, dtype=torch.bfloat16)]
@@ -204,7 +206,7 @@ def test_the_program_is_saved_also_by_a_torch_that_saves_no_uint64(
     """Flash Attention also returns a dynamic size and, in uint64, its random state, which torch 2.11 does not save."""
     monkeypatch.delitem(serialize._TORCH_TO_SERIALIZE_DTYPE, torch.uint64, raising=False)
     program = captured(module, dtype, shape, module.width).exported
-    graph = named(program.graph, on_hopper=on_hopper)
+    graph = named(program, on_hopper=on_hopper)
     assert graph is not None
     torch.export.save(with_graph(program, graph), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2").graph
@@ -223,7 +225,7 @@ def test_a_package_pads_masks_though_its_example_needs_no_padding(
     """AOTInductor dropped the slice of a padded mask if both had the same size in the example."""
 
     def on_cpu(program: Program) -> Program:
-        graph = named(program.exported.graph, on_hopper=True)
+        graph = named(program.exported, on_hopper=True)
         assert graph is not None
         assert targets(graph).count(OWN) == 2
         return replace(program, exported=with_graph(program.exported, graph))
@@ -243,7 +245,7 @@ def test_a_package_pads_masks_though_its_example_needs_no_padding(
 def test_the_kernels_on_a_gpu(
     module: Attention, shape: tuple[int, ...] | None, on_hopper: bool, dtype: torch.dtype
 ) -> None:
-    graph = named(captured(module, dtype, shape, module.width).exported.graph, on_hopper=on_hopper)
+    graph = named(captured(module, dtype, shape, module.width).exported, on_hopper=on_hopper)
     assert graph is not None
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)  # it was captured on the CPU
@@ -269,12 +271,12 @@ def test_the_kernels_on_a_gpu(
     ],
 )
 def test_other_attention_is_left_to_pytorch(module: nn.Module, dtype: torch.dtype, width: int) -> None:
-    assert named(captured(module, dtype, None, width).exported.graph, on_hopper=True) is None
+    assert named(captured(module, dtype, None, width).exported, on_hopper=True) is None
 
 
 def test_static_sizes_are_left_to_pytorch() -> None:
     program = programs.capture(Attention(), torch.randn(3, 11, 96, dtype=torch.float16), dims=({},))
-    assert named(program.exported.graph, on_hopper=True) is None
+    assert named(program.exported, on_hopper=True) is None
 
 
 def heads(x: Tensor, count: int) -> Tensor:
@@ -315,7 +317,7 @@ def test_what_broadcasts_is_left_to_pytorch(what: str, shape: tuple[int, ...]) -
     of_other = {at: dim for at, dim in ((0, BATCH), (1, TOKENS)) if shape[at] > 1}
     program = programs.capture(Broadcast(what), x, other, dims=({0: BATCH, 1: TOKENS}, of_other))
     assert torch.ops.aten.scaled_dot_product_attention.default in targets(program.exported.graph)
-    assert named(program.exported.graph, on_hopper=True) is None
+    assert named(program.exported, on_hopper=True) is None
 
 
 @pytest.mark.parametrize(("width", "queries"), [(136, 11), (16, 5)], ids=["wide", "few"])
@@ -328,9 +330,29 @@ def test_pytorch_computes_wide_heads_and_few_queries_on_hopper(width: int, queri
     x = torch.randn(3, 11, 6 * width, dtype=torch.float16)
     tokens = Dim("tokens", min=6, max=64)
     program = programs.capture(Mixing(), x, dims=({0: BATCH, 1: tokens},))
-    graph = named(program.exported.graph, on_hopper=True)
+    graph = named(program.exported, on_hopper=True)
     assert graph is not None
     assert targets(graph).count(FLASH) == 1
+
+
+@DEVICES
+def test_a_mask_that_is_written_between_layers_is_prepared_again(on_hopper: bool) -> None:
+    class Written(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            y, mask = heads(x, 2), mask.clone()
+            first = scaled_dot_product_attention(y, y, y, mask)
+            mask.view(-1).fill_(-100.0)  # through a view: the mask stays the same value of the graph
+            mask[..., 0].zero_()
+            return first + scaled_dot_product_attention(y, y, y, mask)
+
+    x, mask = torch.randn(3, 11, 32, dtype=torch.bfloat16), torch.zeros(3, 1, 11, 11, dtype=torch.bfloat16)
+    dims = ({0: BATCH, 1: TOKENS}, {0: BATCH, 2: TOKENS, 3: TOKENS})
+    graph = named(programs.capture(Written(), x, mask, dims=dims).exported, on_hopper=on_hopper)
+    assert graph is not None
+    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == 2
+    got, eager = Kernels(GraphModule({}, graph)).run(x, mask)[0], Written()(x, mask)
+    fp64 = Written()(x.double(), mask.double())
+    assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(torch.bfloat16).eps
 
 
 class Mixed(nn.Module):
@@ -346,7 +368,7 @@ def test_a_mask_is_prepared_for_each_dtype() -> None:
     mask = torch.ones(3, 1, 1, 11, dtype=torch.bool)
     x = torch.randn(3, 11, 32, dtype=torch.float16)
     dims = ({0: BATCH, 1: TOKENS}, {0: BATCH, 3: TOKENS})
-    graph = named(programs.capture(Mixed(), x, mask, dims=dims).exported.graph, on_hopper=False)
+    graph = named(programs.capture(Mixed(), x, mask, dims=dims).exported, on_hopper=False)
     assert graph is not None
     calls = graph.find_nodes(op="call_function", target=EFFICIENT)
     pairs = [[one.meta["val"].dtype for one in (call.args[0], call.args[3])] for call in calls]
