@@ -19,7 +19,7 @@ WIDEST = 128
 """The most columns of a head in the kernel for Hopper."""
 
 ALIGNMENT = 8
-"""The number of elements, 16 bytes, at multiples of which rows begin in this kernel."""
+"""The number of elements, 16 bytes in f16 and bf16, at multiples of which rows begin, and a head's columns end."""
 
 FEW_QUERIES = 64
 """Fewer queries than this are a part of a tile of the kernel for Hopper, which does not divide the keys."""

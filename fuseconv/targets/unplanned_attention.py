@@ -37,12 +37,10 @@ from fuseconv.ops import attention, causal_attention
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
 from fuseconv.rulebook import attention_functions
+from fuseconv.rulebook.attention_functions import ALIGNMENT
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
-
-ALIGNMENT = 8
-"""The number of elements of which a mask's strides and a head's width must be multiples: 16 bytes in f16 and bf16."""
 
 WIDEST = 256
 """The largest head width of Flash Attention."""

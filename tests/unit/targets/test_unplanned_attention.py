@@ -18,8 +18,9 @@ from fuseconv import ops
 from fuseconv.pipeline.convert import convert
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import with_graph
+from fuseconv.rulebook.attention_functions import ALIGNMENT
 from fuseconv.targets import unplanned_attention
-from fuseconv.targets.unplanned_attention import ALIGNMENT, named
+from fuseconv.targets.unplanned_attention import named
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
