@@ -56,6 +56,8 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define NUMBERS_60 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
 #define NUMBERS_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31"
+#define NUMBERS_96 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) "%40,%41,%42,%43,%44,%45,%46,%47"
+#define NUMBERS_112 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) "%50,%51,%52,%53,%54,%55"
 #define NUMBERS_128 NUMBERS_60 "%60,%61,%62,%63"
 #define NUMBERS_160 NUMBERS_60 TEN(6) "%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define NUMBERS_176 NUMBERS_60 TEN(6) TEN(7) "%80,%81,%82,%83,%84,%85,%86,%87"
@@ -66,6 +68,8 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
       "+f"(d[i + 7])
 #define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
 #define D_64 D32(0)
+#define D_96 D32(0), D8(32), D8(40)
+#define D_112 D32(0), D8(32), D8(40), D8(48)
 #define D_128 D32(0), D32(32)
 #define D_160 D32(0), D32(32), D8(64), D8(72)
 #define D_176 D32(0), D32(32), D8(64), D8(72), D8(80)
@@ -104,6 +108,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], uint64_t a, uint
   static_assert(sizeof(Element) == 2);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   WGMMA_16(64, "%32, %33", "%34", ", 0, 0", IN_SHARED)
+  WGMMA_16(96, "%48, %49", "%50", ", 0, 0", IN_SHARED)
+  WGMMA_16(112, "%56, %57", "%58", ", 0, 0", IN_SHARED)
   WGMMA_16(128, "%64, %65", "%66", ", 0, 0", IN_SHARED)
   WGMMA_16(160, "%80, %81", "%82", ", 0, 0", IN_SHARED)
   WGMMA_16(176, "%88, %89", "%90", ", 0, 0", IN_SHARED)

@@ -65,9 +65,20 @@ void add_mask(Arguments& a, In mask, const Loop& masks) {
   }
 }
 
-template <class T, int kWidth, bool kMasked>
+// Returns how many keys a tile has. A smaller tile wastes less of the last one, but each tile costs about as much as 16
+// keys more. The tiles of causal attention are as long as those of its queries, so that few are partly hidden.
+int tile_keys(int keys, bool is_causal) {
+  constexpr int kTileCost = 16;
+  if (is_causal && keys > kQueries) {
+    return kQueries;
+  }
+  const auto cost = [&](int tile) { return (keys + tile - 1) / tile * (tile + kTileCost); };
+  return std::min({128, 112, 96}, [&](int one, int other) { return cost(one) < cost(other); });
+}
+
+template <class T, int kWidth, int kKeys, bool kMasked>
 bool launch(CudaHost& host, const Arguments& a) {
-  const auto kernel = attention_sm90_kernel::attention_sm90_kernel<T, kWidth, kMasked>;
+  const auto kernel = attention_sm90_kernel::attention_sm90_kernel<T, kWidth, kKeys, kMasked>;
   // A library that was built without code for sm_90a has code for older GPUs, which the driver compiles for Hopper.
   static const bool is_compiled = [&] {
     cudaFuncAttributes attributes;
@@ -77,7 +88,7 @@ bool launch(CudaHost& host, const Arguments& a) {
   if (!is_compiled) {
     return false;
   }
-  constexpr uint32_t kBytes = Shape<kWidth, kMasked>::kBytes;
+  constexpr uint32_t kBytes = Shape<kWidth, kKeys, kMasked>::kBytes;
   static_assert(kBytes <= 227 * 1024);
   allow_shared_memory(kernel, kBytes);
   cudaLaunchAttribute attribute{};
@@ -94,14 +105,25 @@ bool launch(CudaHost& host, const Arguments& a) {
   return true;
 }
 
-template <class T, int kWidth>
-bool launch(CudaHost& host, const Arguments& a) {
-  return a.mask == nullptr ? launch<T, kWidth, false>(host, a) : launch<T, kWidth, true>(host, a);
+template <class T, int kKeys>
+bool launch(CudaHost& host, const Arguments& a, int64_t width) {
+  const bool is_masked = a.mask != nullptr;
+  if (width <= 64) {
+    return is_masked ? launch<T, 64, kKeys, true>(host, a) : launch<T, 64, kKeys, false>(host, a);
+  }
+  return is_masked ? launch<T, 128, kKeys, true>(host, a) : launch<T, 128, kKeys, false>(host, a);
 }
 
 template <class T>
-bool launch(CudaHost& host, const Arguments& a, int64_t width) {
-  return width <= 64 ? launch<T, 64>(host, a) : launch<T, 128>(host, a);
+bool launch(CudaHost& host, const Arguments& a, int64_t width, int keys) {
+  switch (keys) {
+    case 96:
+      return launch<T, 96>(host, a, width);
+    case 112:
+      return launch<T, 112>(host, a, width);
+    default:
+      return launch<T, 128>(host, a, width);
+  }
 }
 
 }  // namespace
@@ -136,9 +158,10 @@ bool attention_sm90(CudaHost& host, const AttentionProblem& p) {
   }
   add_operand(a, kY, p.y, queries, heads, kY, kStoredRows);
   add_operand(a, kQ, p.q, queries, heads, kQ, kQueries);
-  add_operand(a, kK, p.k, keys, heads, kK, kKeys);
-  add_operand(a, kV, p.v, keys, heads, kV, kKeys);
-  return p.y.dtype == Dtype::f16 ? launch<__half>(host, a, width) : launch<__nv_bfloat16>(host, a, width);
+  const int tile = tile_keys(a.keys, a.is_causal);
+  add_operand(a, kK, p.k, keys, heads, kK, tile);
+  add_operand(a, kV, p.v, keys, heads, kV, tile);
+  return p.y.dtype == Dtype::f16 ? launch<__half>(host, a, width, tile) : launch<__nv_bfloat16>(host, a, width, tile);
 }
 
 }  // namespace fuseconv::cuda

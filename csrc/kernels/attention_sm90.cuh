@@ -1,5 +1,5 @@
 // Attention for Hopper (sm_90a) in f16 and bf16 with f32 accumulators. The grid is persistent; the work of a block is
-// to compute 128 queries of a head. A producer thread copies tiles of 128 keys and their values with TMA to a ring in
+// to compute 128 queries of a head. A producer thread copies tiles of keys and their values with TMA to a ring in
 // shared memory, also those of the next work, and each of two consumer warpgroups multiplies 64 queries by them. The
 // softmax is computed while the scores of a tile are in registers (Dao et al., "FlashAttention", 2022); the Tensor
 // Cores compute the scores of the next tile together with the weighted sum of the values of the last one, and one
@@ -28,14 +28,14 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) 
   Ring<S::kMaskStages> masks;
 #pragma unroll 1
   for (int round = 0, index = work_index(0); index < a.works; index = work_index(++round), queries.advance()) {
-    const Work w = work_of(a, index);
+    const Work w = work_of<S>(a, index);
     const auto copy = [&](Operand operand, int row, uint32_t to, uint32_t part_bytes, uint32_t full, uint32_t empty,
                           uint32_t parity) {
       barrier_wait(empty, parity ^ 1);
       barrier_expect(full, S::kParts * part_bytes);
 #pragma unroll
       for (int part = 0; part < S::kParts; ++part) {
-        load_box(to + part * part_bytes, a.maps[operand], Box(a, w, operand, row, part).at, full);
+        load_box(to + part * part_bytes, a.maps[operand], Box(a, w, operand, row, part * 64).at, full);
       }
     };
     copy(kQ, w.query, shared + S::kQueryTiles + queries.stage * S::kQueryBytes, S::kQueryPart,
@@ -43,21 +43,21 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) 
 #pragma unroll 1
     for (int tile = 0; tile < w.tiles; ++tile, at.advance()) {
       const uint32_t offset = at.stage * S::kTileBytes, barrier = shared + at.stage * 8;
-      copy(kK, tile * kKeys, shared + S::kKeyTiles + offset, S::kKeyPart, barrier + S::kKeysFull,
+      copy(kK, tile * S::kKeys, shared + S::kKeyTiles + offset, S::kKeyPart, barrier + S::kKeysFull,
            barrier + S::kKeysEmpty, at.parity);
       if (S::kMasked && a.mask_rows > 0) {
         const uint32_t full = shared + S::kMasksFull + masks.stage * 8;
         const int row = a.mask_rows == 1 ? 0 : w.query;
         barrier_wait(shared + S::kMasksEmpty + masks.stage * 8, masks.parity ^ 1);
-        barrier_expect(full, a.mask_rows * (kKeys / 64 * kRowBytes));
+        barrier_expect(full, a.mask_rows * S::kMaskParts * kRowBytes);
 #pragma unroll
-        for (int part = 0; part < kKeys / 64; ++part) {
+        for (int part = 0; part < S::kMaskParts; ++part) {
           load_box(shared + S::kMaskTiles + masks.stage * S::kMaskBytes + part * S::kMaskPart, a.maps[kMask],
-                   Box(a, w, kMask, row, tile * (kKeys / 64) + part).at, full);
+                   Box(a, w, kMask, row, tile * S::kKeys + part * 64).at, full);
         }
         masks.advance();
       }
-      copy(kV, tile * kKeys, shared + S::kValueTiles + offset, S::kKeyPart, barrier + S::kValuesFull,
+      copy(kV, tile * S::kKeys, shared + S::kValueTiles + offset, S::kKeyPart, barrier + S::kValuesFull,
            barrier + S::kValuesEmpty, at.parity);
     }
   }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) 
 template <class T, class S>
 __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
   constexpr float kLog2E = 1.4426950408889634f;
-  constexpr int kSteps = kKeys / 16;
+  constexpr int kKeys = S::kKeys, kSteps = kKeys / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
   float s[kKeys / 2], y[S::kColumns / 2], old[2];
   uint32_t p[kSteps][4];
@@ -190,7 +190,7 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
     if (lane == 0) {
 #pragma unroll
       for (int part = 0; part < S::kParts; ++part) {
-        store_box(a.maps[kY], own + part * S::kQueryPart, Box(a, w, kY, w.query + warp * 16, part).at);
+        store_box(a.maps[kY], own + part * S::kQueryPart, Box(a, w, kY, w.query + warp * 16, part * 64).at);
       }
     }
   };
@@ -207,7 +207,7 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
   }
 #pragma unroll 1
   for (int round = 0, index = work_index(0); index < a.works; index = work_index(++round), queries.advance()) {
-    w = work_of(a, index);
+    w = work_of<S>(a, index);
     softmax = {};
     if constexpr (S::kMasked) {
       int64_t offsets[2] = {0, 0};
@@ -262,10 +262,10 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
 }
 
 // Computes attention as kernels/attention.h describes. Without a mask, `a.scale` must be positive.
-template <class T, int kWidth, bool kMasked>
+template <class T, int kWidth, int kKeys, bool kMasked>
 __global__ void __launch_bounds__(kThreads, 1) attention_sm90_kernel(const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using S = Shape<kWidth, kMasked>;
+  using S = Shape<kWidth, kKeys, kMasked>;
   extern __shared__ uint8_t memory[];
   const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {

@@ -8,14 +8,14 @@
 namespace fuseconv::cuda::attention_sm90_kernel {
 
 // The mask of this thread's scores of a tile, in pairs of columns. Elements outside the mask may have any value.
-template <class T>
+template <class T, int kEights>
 __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int row, int column,
-                                          uint32_t (&pairs)[kKeys / 8][2]) {
+                                          uint32_t (&pairs)[kEights][2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const T* const from = mask + min(row + 8 * half, a.queries - 1) * a.mask_row;
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
+    for (int j = 0; j < kEights; ++j) {
       const int own = column + 8 * j;
       if (a.mask_in_pairs) {
         pairs[j][half] = arch::load_pair(from + own, own + 1 < a.keys);
@@ -34,10 +34,11 @@ __device__ __forceinline__ void load_mask(const Arguments& a, const T* mask, int
 
 // The same from a tile in shared memory. `row` is the address of the row of this lane: of row lane % 16 of this warp,
 // or of the only one. `swizzle` is its number modulo 8.
+template <int kEights>
 __device__ __forceinline__ void load_mask_tile(uint32_t row, uint32_t part_bytes, int swizzle, int lane,
-                                               uint32_t (&pairs)[kKeys / 8][2]) {
+                                               uint32_t (&pairs)[kEights][2]) {
 #pragma unroll
-  for (int i = 0; i < kKeys / 16; ++i) {
+  for (int i = 0; i < kEights / 2; ++i) {
     uint32_t matrices[4];
     load_matrices(matrices, row + i / 4 * part_bytes + (((i % 4 * 2 + lane / 16) ^ swizzle) << 4));
 #pragma unroll
@@ -61,14 +62,14 @@ struct Softmax {
   // Replaces scores by weights, which are 2^(factor (score - pivot)). Returns in `old` the factors of the weights so
   // far. A mask may have the lowest number of bf16, whose product with a factor above 1 overflows. If no score is far
   // above it, scores differ from the pivot not at all or by so much that any factor gives the same weights.
-  template <bool kMayBeLowest>
-  __device__ __forceinline__ void weigh(float (&s)[kKeys / 2], float factor, float (&old)[2]) {
+  template <bool kMayBeLowest, int kScores>
+  __device__ __forceinline__ void weigh(float (&s)[kScores], float factor, float (&old)[2]) {
     constexpr float kLow = -1e38f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float top = largest[half];
 #pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) {
+      for (int i = 0; i < kScores / 2; ++i) {
         top = fmaxf(top, s[i / 2 * 4 + half * 2 + i % 2]);
       }
       top = over_row(top, [](float x, float z) { return fmaxf(x, z); });
@@ -79,7 +80,7 @@ struct Softmax {
       largest[half] = top;
       float sum = 0;
 #pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) {
+      for (int i = 0; i < kScores / 2; ++i) {
         float& score = s[i / 2 * 4 + half * 2 + i % 2];
         score = arch::exp2_approx(score * by - shift);
         sum += score;

@@ -10,7 +10,6 @@ using namespace arch::sm90;
 
 inline constexpr int kGroups = 2;              // consumer warpgroups
 inline constexpr int kQueries = 64 * kGroups;  // of a block
-inline constexpr int kKeys = 128;              // of a tile
 inline constexpr int kThreads = 128 + 128 * kGroups;
 inline constexpr int kRowBytes = 128;  // 64 columns
 inline constexpr int kWorks = 2;       // works whose queries are in shared memory
@@ -46,10 +45,11 @@ struct Arguments {
   float scale;
 };
 
-// The layout of shared memory. Columns are in parts of 64, of which each is a tile to itself.
-template <int kWidth, bool kHasMask>
+// The sizes of tiles, and the layout of shared memory. Columns are in parts of 64, of which each is a tile to itself.
+template <int kWidth, int kTileKeys, bool kHasMask>
 struct Shape {
   static constexpr int kColumns = kWidth;
+  static constexpr int kKeys = kTileKeys;  // of a tile
   static constexpr bool kMasked = kHasMask;
   static constexpr int kParts = kWidth / 64;
   static constexpr int kStages = kParts == 1 ? 3 : 2;
@@ -60,7 +60,8 @@ struct Shape {
   static constexpr uint32_t kKeyTiles = kQueryTiles + kWorks * kQueryBytes;
   static constexpr uint32_t kValueTiles = kKeyTiles + kStages * kTileBytes;
   static constexpr int kMaskStages = kParts == 1 ? 2 : 1;
-  static constexpr uint32_t kMaskPart = kQueries * kRowBytes, kMaskBytes = kKeys / 64 * kMaskPart;
+  static constexpr int kMaskParts = (kKeys + 63) / 64;
+  static constexpr uint32_t kMaskPart = kQueries * kRowBytes, kMaskBytes = kMaskParts * kMaskPart;
   static constexpr uint32_t kMaskTiles = kValueTiles + kStages * kTileBytes;
   // Barriers, of 8 bytes.
   static constexpr uint32_t kMasksFull = kMaskTiles + (kMasked ? kMaskStages * kMaskBytes : 0);
@@ -86,6 +87,7 @@ __device__ __forceinline__ int work_index(int round) {
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
+template <class S>
 __device__ __forceinline__ Work work_of(const Arguments& a, int index) {
   Work w;
   // The last queries, which see most keys if attention is causal, come first.
@@ -95,7 +97,7 @@ __device__ __forceinline__ Work work_of(const Arguments& a, int index) {
   a.mask_dims.locate(w.head, w.mask_at);
   w.query = (a.tiles - 1 - static_cast<int>(tile)) * kQueries;
   const int visible = a.is_causal ? min(a.keys, w.query + kQueries) : a.keys;
-  w.tiles = (visible + kKeys - 1) / kKeys;
+  w.tiles = (visible + S::kKeys - 1) / S::kKeys;
   return w;
 }
 
@@ -103,8 +105,8 @@ __device__ __forceinline__ Work work_of(const Arguments& a, int index) {
 struct Box {
   int at[5];
 
-  __device__ __forceinline__ Box(const Arguments& a, const Work& w, Operand operand, int row, int part)
-      : at{part * 64, row} {
+  __device__ __forceinline__ Box(const Arguments& a, const Work& w, Operand operand, int row, int column)
+      : at{column, row} {
 #pragma unroll
     for (int dim = 0; dim < kMatrixDims; ++dim) {
       at[2 + dim] = !a.varies[operand][dim] ? 0 : operand == kMask ? w.mask_at[dim] : w.at[dim];

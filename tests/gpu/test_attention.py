@@ -109,22 +109,24 @@ def test_views(dtype: torch.dtype, causal: bool) -> None:
 
 
 @DTYPES
-def test_masks_of_any_strides(dtype: torch.dtype) -> None:
-    q, k, v = (draw(2, 3, 300, 64, dtype=dtype) for _ in range(3))
-    check(q, k, v, draw(300, 300, dtype=dtype).T)
-    check(q, k, v, draw(300, 600, dtype=dtype)[:, ::2])
-    check(q, k, v, draw(2, 1, 300, 301, dtype=dtype)[..., 1:])
-    check(q, k, v, draw(2, 1, 300, 304, dtype=dtype)[..., :300])
-    check(q, k, v, draw(3, 300, 304, dtype=dtype)[..., :300])
-    check(q, k, v, draw(2, 1, 1, 304, dtype=dtype)[..., :300])
-    check(q[:, :, :1], k, v, draw(2, 1, 1, 304, dtype=dtype)[..., :300])
-    check(q, k, v, draw(1, 1, dtype=dtype).expand(300, 300))
-    check(q, k, v, draw(2, 3, 300, 300, dtype=dtype))
-    odd = draw(2, 3, 299, 64, dtype=dtype)
-    check(q, odd, odd, draw(2, 1, 300, 299, dtype=dtype))
-    check(q, odd, odd, draw(2, 1, 300, 304, dtype=dtype)[..., :299])
-    wide = draw(2, 3, 299, 128, dtype=dtype)
-    check(wide, wide, wide, draw(2, 3, 299, 304, dtype=dtype)[..., :299])
+@pytest.mark.parametrize("size", [260, 300, 380], ids=["tiles-of-96", "tiles-of-112", "tiles-of-128"])
+def test_masks_of_any_strides(dtype: torch.dtype, size: int) -> None:
+    more = size + 4
+    q, k, v = (draw(2, 3, size, 64, dtype=dtype) for _ in range(3))
+    check(q, k, v, draw(size, size, dtype=dtype).T)
+    check(q, k, v, draw(size, 2 * size, dtype=dtype)[:, ::2])
+    check(q, k, v, draw(2, 1, size, size + 1, dtype=dtype)[..., 1:])
+    check(q, k, v, draw(2, 1, size, more, dtype=dtype)[..., :size])
+    check(q, k, v, draw(3, size, more, dtype=dtype)[..., :size])
+    check(q, k, v, draw(2, 1, 1, more, dtype=dtype)[..., :size])
+    check(q[:, :, :1], k, v, draw(2, 1, 1, more, dtype=dtype)[..., :size])
+    check(q, k, v, draw(1, 1, dtype=dtype).expand(size, size))
+    check(q, k, v, draw(2, 3, size, size, dtype=dtype))
+    odd = draw(2, 3, size - 1, 64, dtype=dtype)
+    check(q, odd, odd, draw(2, 1, size, size - 1, dtype=dtype))
+    check(q, odd, odd, draw(2, 1, size, more, dtype=dtype)[..., : size - 1])
+    wide = draw(2, 3, size - 1, 128, dtype=dtype)
+    check(wide, wide, wide, draw(2, 3, size - 1, more, dtype=dtype)[..., : size - 1])
 
 
 @DTYPES
