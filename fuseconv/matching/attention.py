@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from torch.fx import Node
 
 from fuseconv.graph.proved_sizes import same_sizes
-from fuseconv.matching.attention_call import attention_call
+from fuseconv.matching.attention_call import attention_call, heads_of
 from fuseconv.matching.graph import arguments, is_call, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, check_users, settle
 from fuseconv.matching.near_miss import NearMiss
@@ -98,13 +98,16 @@ def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> Non
     constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
     same_kind(constants, *operands)
-    if len({rank(constants, one) for one in operands}) > 1 or rank(constants, v) < 2:
+    heads = heads_of(scores, v)
+    if len({rank(constants, one) for one in operands[: 2 if heads else 3]}) > 1 or rank(constants, v) < 2:
         raise Refused("queries, keys and values of the same rank", ", ".join(map(text_of, operands)))
     q, k, w = (one.meta["val"].shape[:-2] for one in operands)
     q, k = (k, q) if scores.turned else (q, k)
+    if heads and same_sizes(q, k):
+        q = k = heads.node.meta["val"].shape[:-2]
     if not same_sizes(k, w) or not same_sizes(q[:-1], k[:-1]):
         raise Refused("queries, keys and values of the same batch", ", ".join(map(text_of, operands)))
     if len(q):
         divides(constants, k[-1], q[-1])
     if not scores.turned:
-        same_shape(constants, scores.product, weights)
+        same_shape(constants, heads.node if heads else scores.product, weights)

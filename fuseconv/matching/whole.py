@@ -66,26 +66,38 @@ def _parts(nodes: set[Node]) -> list[set[Node]]:
 def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields a match for each group of calls of the same op on the same arguments.
 
-    Views are skipped because they cost nothing. Merging duplicates may turn their users into duplicates, which are
-    yielded in the same round if the steps are executed in the required order.
+    Views are skipped because they cost nothing, but ops on the same views are duplicates too. Merging duplicates may
+    turn their users into duplicates, which are yielded in the same round if the steps are executed in the required
+    order.
     """
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
     for node in index.workspace.graph.nodes:
-        if _is_pure(node) and not (_is_view(node) and _keeps_dtype(node)):
+        if _is_pure(node):
             named = map_nodes(list(arguments(node).items()), lambda used: first.get(used, used))
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
     merged: dict[Node, Node] = {}  # duplicate to the last node of its group: steps run in the order of the last nodes
+
+    def in_order(node: Node, at: Node) -> bool:
+        """Returns whether the operands of a duplicate will be those of the first one before the step at a node."""
+        others = set(node.all_input_nodes) - set(first[node].all_input_nodes)
+        return all(
+            merged[used] < at if used in merged else _is_skipped(used) and in_order(used, at) for used in others
+        )
+
     for same in classes.values():
-        own = set(same[0].all_input_nodes)
-        others = {used for node in same for used in node.all_input_nodes} - own
-        in_order = all(used in merged and merged[used] < same[-1] for used in others)
-        if len(same) > 1 and in_order and sum(is_returned(node) for node in same) < 2:
+        if len(same) < 2 or _is_skipped(same[0]) or sum(is_returned(node) for node in same) > 1:
+            continue
+        if all(in_order(node, same[-1]) for node in same):
             for match in _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False):
                 merged.update(dict.fromkeys(same, same[-1]))
                 yield match
+
+
+def _is_skipped(node: Node) -> bool:
+    return _is_pure(node) and _is_view(node) and _keeps_dtype(node)
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:

@@ -60,3 +60,12 @@ def is_attention_on_hopper(_: Constants, q: Any, k: Any) -> None:
             raise Refused(
                 "dense rows at multiples of 16 bytes", f"strides {tuple(fake_of(x).stride())} of {text_of(x)}"
             )
+
+
+@rule_function(ends=True)
+def is_bool_mask(_: Constants, mask: Any) -> None:
+    """The mask of attention is a bool tensor, so it is not the mask of numbers by which a rule replaces it."""
+    import torch
+
+    if fake_of(mask).dtype != torch.bool:
+        raise Refused("a bool mask", text_of(mask))

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -52,12 +53,19 @@ def program(
     `repeats` a layer many times: to fill it takes longer than what a small module finds in it.
     """
     with (
-        patch.object(torch.fx.config, "do_not_emit_stack_traces", not lines),
+        recorded_lines(lines),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=repeats),
     ):
         exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
     name_ops_once(exported)
     return Program(exported, Contract((), ()), inputs)
+
+
+def recorded_lines(are_wanted: bool) -> AbstractContextManager[object]:
+    """Records in a capture the lines that call the ops, or not, where this version of torch lets one choose."""
+    if not hasattr(torch.fx.config, "do_not_emit_stack_traces"):
+        return nullcontext()
+    return patch.object(torch.fx.config, "do_not_emit_stack_traces", not are_wanted)
 
 
 def _is_variadic(module: torch.nn.Module) -> bool:

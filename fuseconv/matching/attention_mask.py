@@ -1,0 +1,259 @@
+"""Creates the mask of an attention call from the steps that a model applies to the scores.
+
+The model applies steps, such as scaling and masking, to the product of queries and keys. The attention op only adds a
+mask to the scaled product. So the mask is computed by applying the steps, in the same order, to 0 in place of the
+product. This is correct only if a score that a fill hides is negligible compared with the fill value.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.call_lines import CallLines
+from fuseconv.matching.graph import Workspace, is_call, op_name
+from fuseconv.matching.mask_views import Mask, MaskViews
+from fuseconv.matching.ranges import Range, joined, multiplied, range_of, summed
+from fuseconv.matching.scores import Scores, Step
+from fuseconv.rulebook.refused import Refused, text_of
+
+HIDES = -1e4
+"""A fill value of at most this number hides a score: in every dtype, its exp is 0 relative to a visible score's exp."""
+
+LOST = -1e30
+"""If a score is added to a number this low or lower, rounding loses the score, in every dtype except f16. This is also
+the lowest number that CUDA kernels accept: they multiply by log2(e), so that a lower number, such as the lowest f32,
+becomes -inf."""
+
+_SHIFT = 1e3
+"""The maximum magnitude of a number added to all scores at which the addition is ignored. Adding the same number to
+all scores does not change the weights."""
+
+
+class Masked(NamedTuple):
+    """What the lines of a call bind the mask of attention, and facts about its rows, to.
+
+    Attributes:
+        mask: the mask. None if the scores are neither masked nor biased.
+        without: the name of a bool tensor that is true for rows whose scores are all -inf, in which the model's weights
+            are not numbers. Empty if no such row is possible.
+        hidden: the name of a bool tensor that is true for rows whose scores are all hidden by finite fills. The scores
+            do not affect the model's weights in these rows, so they must not be added to the mask. Empty if the mask
+            loses the scores by rounding, or if no such row is possible.
+    """
+
+    mask: Mask | None
+    without: str = ""
+    hidden: str = ""
+
+
+def attention_mask(lines: CallLines, workspace: Workspace, scores: Scores, rank: int) -> Masked:
+    """Adds the lines that compute the mask.
+
+    Args:
+        lines: the lines of the call.
+        workspace: the graph that contains the scores.
+        scores: the product of queries and keys, and the steps applied to this product.
+        rank: the number of dims of the operands of the call.
+
+    Raises:
+        Refused: attention cannot express a step, or the result would differ for fully masked rows.
+    """
+    fills, terms = scores.of("fill"), [step for step in scores.of("term") if not _is_shift(step)]
+    for fill in fills:
+        if not fill.number <= HIDES:
+            raise Refused(f"a fill value of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
+    if not fills and not terms:
+        return Masked(None)
+    builder = _Builder(lines, workspace, scores, rank)
+    if len(fills) == 1 and not terms and not scores.of("view") and not scores.turned:
+        return builder.fill_alone(fills[0])
+    return builder.sum_of_all(fills)
+
+
+class _Builder:
+    def __init__(self, lines: CallLines, workspace: Workspace, scores: Scores, rank: int) -> None:
+        self.workspace = workspace
+        self.scores = scores
+        self.rank = rank
+        self.read, self.make = lines.read, lines.make
+        self.views = MaskViews(lines, scores)
+        self.fake: torch.Tensor = scores.left.meta["val"]
+        self.hiding: list[Step] = []  # finite fills that the scores may outlast, because rounding does not lose them
+
+    def fill_alone(self, fill: Step) -> Masked:
+        """Returns the mask for a single fill.
+
+        The mask is a bool tensor, unless the fill is finite and a row may be fully masked. Then it is a float tensor.
+        """
+        hide = self.spread(Mask(self.read(fill.value), fill.value.meta["val"].dim()))
+        if fill.number != -math.inf and not self.leaves_some(fill):
+            number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
+            zero = self.make("new_zeros.default", self.read(self.scores.left), [])
+            mask = Mask(self.make("masked_fill.Scalar", zero, hide.name, number), hide.rank)
+            return Masked(mask, hidden=self.hidden_rows())
+        without = "" if self.leaves_some(fill) else self.make("all.dim", hide.name, -1, True)
+        return Masked(Mask(self.make("logical_not.default", hide.name), hide.rank), without)
+
+    def sum_of_all(self, fills: list[Step]) -> Masked:
+        """Returns the mask that results from applying all steps to 0."""
+        terms = _range(self.scores, self.workspace, fills=False)
+        shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
+        bias = Mask("", 0, keys=False, same=sys.maxsize)
+        for step in self.scores.steps:
+            if step.kind == "view":
+                bias = self.views.apply(bias, step)
+            elif step.kind == "turn" and bias.name:
+                flat = self.spread(bias)
+                bias = flat._replace(name=self.make("transpose.int", flat.name, -2, -1))
+            elif step.kind == "term" and not _is_shift(step):
+                bias = self.add(bias, step)
+            elif step.kind == "fill":
+                number = -math.inf if shown else self.number(step, terms)
+                zero = bias.name or self.make("new_zeros.default", self.read(self.scores.left), [])
+                name = self.make("masked_fill.Scalar", zero, self.read(step.value), number)
+                bias = bias.with_(name, step.value, step.node.meta["val"].dim())
+            elif bias.name and step.kind in ("factor", "divisor"):
+                op = "mul.Tensor" if step.kind == "factor" else "div.Tensor"
+                name = self.make(op, bias.name, self.read(step.value))
+                bias = bias.with_(name, step.value, step.node.meta["val"].dim())
+            elif bias.name and step.kind == "scale" and step.value != 1:
+                bias = bias._replace(name=self.make("mul.Tensor", bias.name, float(step.value)))
+        least = terms[0] if shown else _range(self.scores, self.workspace, fills=True)[0]
+        mask, without = self.bounded(self.spread(bias), least)
+        return Masked(mask, without, self.hidden_rows())
+
+    def hidden_rows(self) -> str:
+        """Returns the name of a bool tensor that is true for rows that fills of finite numbers hide, or "" for none."""
+        if not self.hiding:
+            return ""
+        names = [self.read(fill.value) for fill in self.scores.of("fill")]
+        hidden = names[0]
+        for name in names[1:]:
+            hidden = self.make("logical_or.default", hidden, name)
+        return self.make("all.dim", hidden, -1, True)
+
+    def bounded(self, mask: Mask, least: float) -> tuple[Mask, str]:
+        """Clamps the mask to values that kernels accept, and finds the rows that are all -inf.
+
+        Args:
+            mask: the mask to clamp.
+            least: a lower bound of the mask's values.
+
+        Returns:
+            The mask, and the name of a bool tensor that is true for rows that are all -inf. The name is empty if no
+            such row is possible.
+        """
+        overflows = self.fake.device.type == "cuda" and self.fake.dtype != torch.float16 and least < LOST
+        if least > -math.inf and not overflows:
+            return mask, ""
+        hidden = self.make("eq.Scalar", mask.name, "-inf")
+        if overflows:
+            held = self.make("clamp.default", mask.name, LOST)
+            mask = mask._replace(name=self.make("masked_fill.Scalar", held, hidden, "-inf"))
+        return mask, self.make("all.dim", hidden, -1, True) if least == -math.inf else ""
+
+    def add(self, bias: Mask, step: Step) -> Mask:
+        """Returns the sum of the mask and the term of a step, in the dtype of the queries."""
+        term = step.value
+        if not isinstance(term, Node):
+            raise Refused("the term added to the scores to be a tensor", text_of(term), at=step.node)
+        name, fake = self.read(term), term.meta["val"]
+        if fake.dtype != self.fake.dtype:
+            if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
+                raise Refused(f"a term of the same dtype as {text_of(self.scores.left)}", text_of(term), at=step.node)
+            name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.left)})")
+        if step.number != 1:
+            minus = step.number == -1
+            name = self.make("neg.default", name) if minus else self.make("mul.Tensor", name, float(step.number))
+        name = self.make("add.Tensor", bias.name, name) if bias.name else name
+        return bias.with_(name, term, step.node.meta["val"].dim())
+
+    def spread(self, mask: Mask) -> Mask:
+        """Returns the mask with the rank that kernels require: at least 2, and 4 instead of 3 for queries of rank 4."""
+        wanted = 4 if self.rank == 4 and mask.rank == 3 else 2
+        while mask.rank < wanted:
+            mask = mask._replace(name=self.make("unsqueeze.default", mask.name, 0), rank=mask.rank + 1)
+        return mask
+
+    def number(self, fill: Step, terms: Range) -> float:
+        """Returns the value to use in the mask for a fill that may mask a whole row.
+
+        Args:
+            fill: the step that fills masked scores with a value.
+            terms: the range of all terms that the model adds to the scores.
+
+        Raises:
+            Refused: in a fully masked row, the scores or another mask would affect the result.
+        """
+        if fill.number == -math.inf:
+            return -math.inf
+        loses = self.fake.dtype != torch.float16
+        if loses and fill.number <= LOST:
+            return fill.number
+        after = self.scores.steps[self.scores.steps.index(fill) + 1 :]
+        turned = any(step.kind in ("factor", "divisor") or (step.kind == "scale" and step.value <= 0) for step in after)
+        if turned or not _is_small(terms, fill):
+            raise Refused(
+                "one mask of finite numbers, or one that leaves at least one key visible",
+                "a later factor" if turned else "an added term that may hide a key",
+                at=fill.node,
+            )
+        if loses and not {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}:
+            return LOST
+        if self.scores.of("view") or self.scores.turned:
+            raise Refused(
+                "a fill of -inf, or one that leaves at least one key visible",
+                f"{fill.number:g} in {text_of(self.fake.dtype)}, and a view of the scores",
+                at=fill.node,
+            )
+        self.hiding.append(fill)
+        return fill.number
+
+    def leaves_some(self, fill: Step) -> bool:
+        """Returns whether a fill provably leaves every query at least one visible key. False if this is unknown."""
+        try:
+            return self.workspace.leaves_some(fill.value)
+        except Refused:
+            return False
+
+
+def _is_shift(step: Step) -> bool:
+    return isinstance(step.value, int | float) and abs(step.value * step.number) <= _SHIFT
+
+
+def _is_small(terms: Range, fill: Step) -> bool:
+    """Returns whether the added terms are too small, compared with the fill value, to hide a key."""
+    return terms[0] > -math.inf and terms[0] >= fill.number / 10
+
+
+def _is_exact(node: Node) -> bool:
+    """Returns whether a cast to the queries' dtype is exact: the node is not a float, or is itself a widening cast."""
+    if not node.meta["val"].is_floating_point():
+        return True
+    if not is_call(node) or op_name(node.target) != "aten.to.dtype":
+        return False
+    narrow: int = node.all_input_nodes[0].meta["val"].dtype.itemsize
+    wide: int = node.meta["val"].dtype.itemsize
+    return narrow < wide
+
+
+def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:
+    """Returns the range of the mask's values. `fills` says whether the range includes the fill values."""
+    found: Range = (0.0, 0.0)
+    for step in scores.steps:
+        if step.kind == "term":
+            found = summed(found, multiplied((step.number, step.number), range_of(step.value, workspace)))
+        elif step.kind == "fill" and fills:
+            found = joined(found, (step.number, step.number))
+        elif step.kind == "scale":
+            found = multiplied(found, (step.value, step.value))
+        elif step.kind == "factor":
+            found = multiplied(found, range_of(step.value, workspace))
+        elif step.kind == "divisor":
+            found = found if found == (0.0, 0.0) else (-math.inf, math.inf)
+    return found
