@@ -1,4 +1,4 @@
-// The layouts of attention's heads.
+// The heads of attention: their sizes and their layouts.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,9 @@
 #include "core/layout.h"
 
 namespace fuseconv {
+
+// Checks the sizes of attention's operands q [..., H, S, D], k [..., G, T, D] and v [..., G, T, E], where G divides H.
+void check_heads(const char* op, In q, In k, In v);
 
 // Returns the Spec of a tensor [..., H, S, E] that is stored as a contiguous tensor [..., S, H, E]. `sizes` contains
 // its sizes.

@@ -1,16 +1,15 @@
-// y[..., s, :] = sum over t of p[..., s, t] v[..., t, :],  p = softmax over t of (scale q[..., s, :] k[..., t, :] +
-// mask)
+// y[..., h, s, :] = sum over t of p[..., s, t] v[..., g, t, :],
+// p = softmax over t of (scale q[..., h, s, :] k[..., g, t, :] + mask[..., h, s, t]),  g = h // (H / G)
 //
-// y is stored as [..., S, H, E] where its sizes are [..., H, S, E], so that the heads of a position are adjacent, as
-// the layer after attention reads them.
+// q has H heads, k and v have G heads, and G divides H. y is stored as [..., S, H, E] where its sizes are [..., H, S,
+// E], so that the heads of a position are adjacent, as the layer after attention reads them.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-#include "core/heads.h"
-#include "kernels/attention.h"
+#include "kernels/grouped_attention.h"
 
 namespace fuseconv {
 
@@ -28,12 +27,7 @@ struct Attention {
   static std::array<Spec, 1> outputs(const Args& args) {
     const auto& [q, k, v, mask, scale] = args;
     common_dtype(name, {{"q", q}, {"k", k}, {"v", v}});
-    check(q.rank >= 3, "fuseconv::", name, ": q must have the shape [..., H, S, D], but has ", SizesText{q});
-    const int64_t width = q.sizes[q.rank - 1];
-    check(has_leading(k, q) && k.sizes[k.rank - 1] == width, "fuseconv::", name,
-          ": k must have the leading dims and the last dim of q, ", SizesText{q}, ", but has ", SizesText{k});
-    check(has_leading(v, q) && v.sizes[v.rank - 2] == k.sizes[k.rank - 2], "fuseconv::", name,
-          ": v must have the leading dims and the positions of k, ", SizesText{k}, ", but has ", SizesText{v});
+    check_heads(name, q, k, v);
     Spec y{q.dtype, q.rank, {}, {}};
     std::copy_n(q.sizes, q.rank - 1, y.sizes);
     y.sizes[y.rank - 1] = v.sizes[v.rank - 1];
@@ -62,11 +56,8 @@ struct Attention {
       all = expand(name, {"mask", *mask}, y.rank, scores);
       expanded = In{mask->data, mask->dtype, all->rank, all->sizes, all->strides};
     }
-    attention(host, AttentionProblem{q, k, v, expanded, false, scale, y});
+    grouped_attention(host, AttentionProblem{q, k, v, expanded, false, scale, y});
   }
-
- private:
-  static bool has_leading(In x, In q) { return x.rank == q.rank && std::equal(x.sizes, x.sizes + x.rank - 2, q.sizes); }
 };
 
 }  // namespace fuseconv

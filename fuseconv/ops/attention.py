@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fuseconv.ops.autocast import lower
+from fuseconv.ops.heads import adjacent_heads, of_heads
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -15,10 +16,13 @@ from fuseconv.ops.sampling import Draw
 def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """Attention, softmax(scale * q k^T + mask) v, with the softmax over the keys.
 
+    If there are fewer heads of keys and values than of queries (grouped-query attention), query head h uses the keys
+    and values of head h // (H / G).
+
     Args:
         q: [..., H, S, D], the queries of H heads.
-        k: [..., H, T, D], the keys.
-        v: [..., H, T, E], the values.
+        k: [..., G, T, D], the keys of G heads, where G divides H.
+        v: [..., G, T, E], the values.
         mask: a tensor that is added to the scores, or None for no mask. It must broadcast to [..., H, S, T]. A value
             of -inf hides a position. The result of a query for which all positions are hidden is 0.
         scale: the factor by which q k^T is multiplied.
@@ -32,20 +36,18 @@ def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale
         tensor([[[0.1192],
                  [0.8808]]])
     """
-    scores = torch.matmul(q, k.transpose(-2, -1)) * scale
+    scores = torch.matmul(q, of_heads(k, q).transpose(-2, -1)) * scale
     scores = scores if mask is None else scores + mask
     # Softmax and its gradient are NaN in a row of -inf.
     hidden = (scores == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
-    result = torch.matmul(weights, v).transpose(-3, -2)
-    return result.clone(memory_format=torch.contiguous_format).transpose(-3, -2)
+    return adjacent_heads(torch.matmul(weights, of_heads(v, q)))
 
 
 def like(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:  # noqa: ARG001
     """Returns a tensor with the dtype, shape and strides of the result, without the ops of the softmax."""
-    scores = torch.matmul(q, k.transpose(-2, -1))
-    result = torch.matmul(scores if mask is None else scores + mask, v).transpose(-3, -2)
-    return result.clone(memory_format=torch.contiguous_format).transpose(-3, -2)
+    scores = torch.matmul(q, of_heads(k, q).transpose(-2, -1))
+    return adjacent_heads(torch.matmul(scores if mask is None else scores + mask, of_heads(v, q)))
 
 
 def _sizes(draw: Draw) -> list[Sample]:
@@ -77,6 +79,12 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("scale", (q, k, v, None, 0.25)),
         Sample("one_rank_less", (q[0], k[0], v[0], None, 0.25)),
         Sample("one_rank_more", (q[:, None], k[:, None], v[:, None], draw(3, 1, 24), 0.25)),
+        Sample("shared_keys", (draw(2, 6, 5, 16), k, v, None, 0.25)),
+        Sample("shared_keys_mask", (draw(2, 6, 5, 16), k, v, draw(2, 1, 5, 24), 0.25)),
+        Sample("shared_keys_mask_of_heads", (draw(2, 6, 5, 16), k, v, draw(6, 1, 24), 0.25)),
+        Sample("shared_keys_one_rank_less", (draw(6, 5, 16), k[0], v[0], draw(5, 24), 0.25)),
+        Sample("shared_keys_long", (draw(1, 4, 70, 64), *draw(2, 1, 2, 100, 64), draw(1, 1, 70, 100), 0.25)),
+        Sample("one_head_of_keys", (q, k[:, :1], v[:, :1], hidden, 0.25)),
         Sample("merged", (*merged.unbind(), None, 0.25)),
         Sample("windows", (*(draw(4, 2, 4, 49, 32) for _ in range(3)), windows, 0.25)),
         Sample("mask", (q, k, v, draw(2, 3, 5, 24), 0.25)),
@@ -99,6 +107,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("no_inner", (draw(2, 3, 5, 0), draw(2, 3, 24, 0), v)),
         Sample("no_values", (q, k, draw(2, 3, 24, 0))),
         Sample("no_heads", (draw(2, 0, 5, 16), draw(2, 0, 24, 16), draw(2, 0, 24, 16))),
+        Sample("no_heads_of_queries", (draw(2, 0, 5, 16), k, v)),
         Sample("large", (draw(2, 3, 5, 16, scale=10), draw(2, 3, 24, 16, scale=10), v)),
     ]
 
@@ -109,9 +118,11 @@ def errors(device: str) -> list[Sample]:
     q, k, v = draw(2, 5, 16), draw(2, 24, 16), draw(2, 24, 16)
     return [
         Sample("rank", (q[0], k[0], v[0]), matches=r"q must have the shape \[\.\.\., H, S, D\], but has \[5, 16\]"),
-        Sample("width", (q, draw(2, 24, 8), v), matches=r"k must have the leading dims and the last dim of q"),
-        Sample("heads", (q, draw(1, 24, 16), v), matches=r"k must have the leading dims.*but has \[1, 24, 16\]"),
-        Sample("keys", (q, k, draw(2, 23, 16)), matches=r"v must have the leading dims and the positions of k"),
+        Sample("width", (q, draw(2, 24, 8), v), matches=r"k must have .* the last dim of q.*but has \[2, 24, 8\]"),
+        Sample("leading", (q[None], draw(2, 2, 24, 16), v[None]), matches=r"k must have the dims before the heads"),
+        Sample("heads", (q, draw(3, 24, 16), v), matches="the 3 heads of k must divide the 2 heads of q"),
+        Sample("heads_of_values", (q, k, v[:1]), matches=r"v must have the dims of k.*but has \[1, 24, 16\]"),
+        Sample("keys", (q, k, draw(2, 23, 16)), matches=r"v must have the dims of k.*but has \[2, 23, 16\]"),
         Sample("mask", (q, k, v, draw(5, 23)), matches=r"mask of shape \[5, 23\] cannot be broadcast to \[2, 5, 24\]"),
         Sample(
             "bool_mask", (q, k, v, torch.ones(5, 24, dtype=torch.bool, device=device)), matches="must have the dtype"

@@ -6,24 +6,9 @@ import torch
 from torch import Tensor
 
 from fuseconv.ops.autocast import lower
+from fuseconv.ops.heads import adjacent_heads, of_heads
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
-
-
-def _of_heads(x: Tensor, q: Tensor) -> Tensor:
-    """Returns the keys or values that each head of q uses. `x` has G heads, and q has H.
-
-    The indices are valid for all sizes, also those at which the exporter of ONNX functions runs the reference.
-    """
-    heads, groups = q.shape[-3], x.shape[-3]
-    if heads == groups:
-        return x
-    return x.index_select(-3, torch.arange(heads, device=x.device) * groups // heads)
-
-
-def _adjacent_heads(result: Tensor) -> Tensor:
-    """Returns a copy of a tensor [..., H, S, E] that is stored as a contiguous tensor [..., S, H, E]."""
-    return result.transpose(-3, -2).clone(memory_format=torch.contiguous_format).transpose(-3, -2)
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
@@ -49,17 +34,17 @@ def reference(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
     """
     positions = torch.arange(q.shape[-2], device=q.device)
     hidden = positions[:, None] < positions
-    scores = (torch.matmul(q, _of_heads(k, q).transpose(-2, -1)) * scale).masked_fill(hidden, float("-inf"))
+    scores = (torch.matmul(q, of_heads(k, q).transpose(-2, -1)) * scale).masked_fill(hidden, float("-inf"))
     # Softmax is NaN in a row of -inf, which occurs if the scores overflow.
     empty = (scores == float("-inf")).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
-    return _adjacent_heads(torch.matmul(weights, _of_heads(v, q)))
+    return adjacent_heads(torch.matmul(weights, of_heads(v, q)))
 
 
 def like(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:  # noqa: ARG001
     """Returns a tensor with the dtype, shape and strides of the result, without the ops of the softmax."""
-    scores = torch.matmul(q, _of_heads(k, q).transpose(-2, -1))
-    return _adjacent_heads(torch.matmul(scores, _of_heads(v, q)))
+    scores = torch.matmul(q, of_heads(k, q).transpose(-2, -1))
+    return adjacent_heads(torch.matmul(scores, of_heads(v, q)))
 
 
 def _sizes(draw: Draw) -> list[Sample]:
@@ -122,7 +107,7 @@ def errors(device: str) -> list[Sample]:
         Sample("ranks", (q, k[0], v), matches=r"k must have the dims before the heads.*but has \[2, 9, 16\]"),
         Sample("heads", (q, draw(2, 3, 9, 16), v), matches="the 3 heads of k must divide the 4 heads of q"),
         Sample("no_heads", (q, without_heads, without_heads), matches="the 0 heads of k must divide the 4 heads of q"),
-        Sample("positions", (q, draw(2, 2, 10, 16), v), matches="k must have the 9 positions of q, but has 10"),
+        Sample("positions", (q, *draw(2, 2, 2, 10, 16)), matches="k must have the 9 positions of q, but has 10"),
         Sample("values", (q, k, draw(2, 2, 10, 16)), matches=r"v must have the dims of k.*but has \[2, 2, 10, 16\]"),
         Sample("heads_of_values", (q, k, draw(2, 4, 9, 16)), matches=r"v must have the dims of k"),
         Sample("dims", many, matches="q may have at most 15 dims if k has fewer heads than q"),
