@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from support import small_bundle
+from support import programs, small_bundle
 from torch import Tensor, nn
+from torch._inductor import lowering
 from torch.nn import functional
+from torchgen.aoti.fallback_ops import inductor_fallback_ops  # type: ignore[import-untyped]
 
 from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import Forked, forked
@@ -54,6 +56,36 @@ def test_pools_round_up_at_all_sizes(tmp_path: Path) -> None:
     for height, width in itertools.product((8, 9, 10, 11, 41), (9, 10, 12, 40)):
         x = torch.randn(1, 2, height, width)
         torch.testing.assert_close(model(x), module(x))
+
+
+class Experts(nn.Module):
+    """Rows are multiplied by the weight of their expert. The second input has the end of each expert's rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 16, 24))
+
+    def forward(self, x: Tensor, ends: Tensor) -> tuple[Tensor, ...]:
+        return (torch._grouped_mm(x + 1, self.weight, ends),)
+
+
+@pytest.mark.compiles
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # torch copies its own
+def test_grouped_products_need_no_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch has the shim since 2.12. Here the package is compiled in this process, as if torch had none."""
+    monkeypatch.delitem(inductor_fallback_ops, "aten._grouped_mm.default", raising=False)
+    for op in (torch.ops.aten._grouped_mm.default, torch.ops.aten._scaled_grouped_mm.default):
+        monkeypatch.setitem(lowering.lowerings, op, lowering.lowerings[op])
+    monkeypatch.setattr(lowering, "pooling_size", lowering.pooling_size)
+    module = Experts().bfloat16().eval()
+    x, ends = torch.randn(40, 16).bfloat16(), torch.tensor([8, 16, 40], dtype=torch.int32)
+    torch.export.save(programs.program(module, (x, ends)).exported, tmp_path / "source.pt2")
+    package = tmp_path / "package.pt2"
+    aoti_compile.main(str(tmp_path / "source.pt2"), str(package), "cpu", "")
+    torch.testing.assert_close(TARGETS["aoti"].load(package, "cpu")(x, ends), module(x, ends))
+    with zipfile.ZipFile(package) as files:
+        (source,) = (files.read(name).decode() for name in files.namelist() if name.endswith(".wrapper.cpp"))
+    assert "aoti_torch_cpu__grouped_mm(" not in source
 
 
 @pytest.mark.usefixtures("own_server")
