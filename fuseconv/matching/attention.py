@@ -7,11 +7,12 @@ scores.py reads these steps, and attention_call.py creates the call that replace
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from torch.fx import Node
 
 from fuseconv.graph.proved_sizes import same_sizes
-from fuseconv.matching.attention_call import attention_call, heads_of
+from fuseconv.matching.attention_call import attention_call, heads_of, widening
 from fuseconv.matching.graph import arguments, is_call, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, check_users, settle
 from fuseconv.matching.near_miss import NearMiss
@@ -76,9 +77,10 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
     Raises:
         Refused: the matched nodes may not be replaced, for example because attention cannot express a step.
     """
-    matched = frozenset((*scores.nodes, softmax, *last))
     *between, end = last
     values = end.all_input_nodes[1]
+    wide = [widening(one, values.meta["val"].dtype) for one in (scores.left, scores.right)]
+    matched = frozenset((*scores.nodes, softmax, *last, *(chain(*wide) if all(wide) else ())))
     check_users(matched, frozenset({end}))
     # A softmax along the last axis commutes with a view that preserves this axis.
     for node in between:
@@ -97,17 +99,21 @@ def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> Non
     """
     constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
-    same_kind(constants, *operands)
+    if not all(widening(one, v.meta["val"].dtype) for one in (scores.left, scores.right)):
+        same_kind(constants, *operands)
+    elif plain := [step for kind in ("view", "factor", "divisor") for step in scores.of(kind)]:
+        raise Refused(f"queries and keys of the dtype of {text_of(v)}", text_of(scores.left), at=plain[0].node)
     heads = heads_of(scores, v)
     if len({rank(constants, one) for one in operands[: 2 if heads else 3]}) > 1 or rank(constants, v) < 2:
         raise Refused("queries, keys and values of the same rank", ", ".join(map(text_of, operands)))
     q, k, w = (one.meta["val"].shape[:-2] for one in operands)
     q, k = (k, q) if scores.turned else (q, k)
     if heads and same_sizes(q, k):
-        q = k = heads.node.meta["val"].shape[:-2]
+        unfolded = heads.node.meta["val"].shape[:-2]
+        q, k, w = unfolded, unfolded, unfolded if same_sizes(k, w) else w
     if not same_sizes(k, w) or not same_sizes(q[:-1], k[:-1]):
         raise Refused("queries, keys and values of the same batch", ", ".join(map(text_of, operands)))
     if len(q):
         divides(constants, k[-1], q[-1])
     if not scores.turned:
-        same_shape(constants, heads.node if heads else scores.product, weights)
+        same_shape(constants, heads.node if heads and rank(constants, v) == 4 else scores.product, weights)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.attention_mask import Masked, attention_mask
 from fuseconv.matching.call_lines import CallLines
-from fuseconv.matching.graph import Workspace
-from fuseconv.matching.mask_views import split_sizes
+from fuseconv.matching.graph import Workspace, is_call, op_name
+from fuseconv.matching.mask_views import merges, split_sizes
 from fuseconv.matching.scores import Scores, Step
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line
@@ -34,30 +35,59 @@ def attention_call(
         Refused: attention cannot express a step, or the result would differ for fully masked rows.
     """
     _check_views(scores)
-    lines, rank = CallLines(), values.meta["val"].dim()
-    q, k = lines.read(scores.left), lines.read(scores.right)
+    lines, fake = CallLines(), values.meta["val"]
+    q, k = (_narrow(lines, one, fake.dtype) for one in (scores.left, scores.right))
     k = k if scores.is_linear else lines.make("transpose.int", k, -2, -1)
     q, k = (k, q) if scores.turned else (q, k)
     q, scale = _scaled(lines, scores, q)
+    v, rank = lines.read(values), fake.dim()
     if (heads := heads_of(scores, values)) and (split := split_sizes(heads)):
         sizes = ", ".join(repr(size) if isinstance(size, int) else lines.read(size) for size in split)
         q, k = (lines.make("unflatten.int", one, 0, f"[{sizes}]") for one in (q, k))
-    masked = attention_mask(lines, workspace, scores, rank)
+        if fake.dim() == 3:
+            v, rank, scores = lines.make("unflatten.int", v, 0, f"[{sizes}]"), 4, scores.without_last()
+    masked = attention_mask(lines, workspace, scores, values, rank)
     if masked.hidden:
         q = lines.make("masked_fill.Scalar", q, masked.hidden, 0.0)
-    o = _attend(lines, [q, k, lines.read(values)], masked, scale, rank)
+    o = _attend(lines, [q, k, v], masked, scale, rank)
     if masked.without:
         o = lines.make("masked_fill.Scalar", o, masked.without, 0.0 if safe else "nan")
+    if rank > fake.dim():
+        o = lines.make("flatten.using_ints", o, 0, 1)
     lines.lines[-1] = lines.lines[-1].replace(o, "o", 1)
     return lines.needed_for("o")  # zeros in the shape of the scores may be unused
 
 
 def heads_of(scores: Scores, values: Node) -> Step | None:
-    """Returns the view that unfolds the heads of the scores, if the product has batch and heads in one axis."""
+    """Returns the view that unfolds the heads of the scores, if the product has batch and heads in one axis.
+
+    The values have them in one axis too, if a view folds the heads of the weights again, or in two.
+    """
     views = scores.of("view")
-    if scores.product.meta["val"].dim() != 3 or values.meta["val"].dim() != 4 or not views:
+    if scores.product.meta["val"].dim() != 3 or not views or not split_sizes(views[0]):
         return None
-    return views[0] if split_sizes(views[0]) else None
+    folds = len(views) == 2 and views[-1] is scores.steps[-1] and merges(views[-1])
+    return views[0] if values.meta["val"].dim() == (3 if folds else 4) else None
+
+
+def widening(node: Node, dtype: torch.dtype) -> tuple[Node, ...]:
+    """Returns the ops that convert a tensor of a dtype to a wider one, and then may transpose it. Empty for others."""
+    if not is_call(node) or op_name(node.target) not in ("aten.transpose.int", "aten.to.dtype"):
+        return ()
+    source, wide = node.all_input_nodes[0], node.meta["val"].dtype
+    if op_name(node.target) == "aten.transpose.int":
+        before = widening(source, dtype)
+        return (*before, node) if before else ()
+    return (node,) if source.meta["val"].dtype == dtype and torch.promote_types(wide, dtype) == wide != dtype else ()
+
+
+def _narrow(lines: CallLines, node: Node, dtype: torch.dtype) -> str:
+    """Returns the name of an operand of the product in the dtype of the values, from which it may be widened."""
+    if node.meta["val"].dtype == dtype:
+        return lines.read(node)
+    if op_name(node.target) == "aten.transpose.int":
+        return lines.make("transpose.int", _narrow(lines, node.all_input_nodes[0], dtype), *node.args[1:])
+    return lines.read(node.all_input_nodes[0])
 
 
 def _attend(lines: CallLines, operands: list[str], masked: Masked, scale: float, rank: int) -> str:

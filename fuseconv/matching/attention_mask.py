@@ -51,13 +51,14 @@ class Masked(NamedTuple):
     hidden: str = ""
 
 
-def attention_mask(lines: CallLines, workspace: Workspace, scores: Scores, rank: int) -> Masked:
+def attention_mask(lines: CallLines, workspace: Workspace, scores: Scores, values: Node, rank: int) -> Masked:
     """Adds the lines that compute the mask.
 
     Args:
         lines: the lines of the call.
         workspace: the graph that contains the scores.
         scores: the product of queries and keys, and the steps applied to this product.
+        values: the node of the values, whose dtype all operands of the call have.
         rank: the number of dims of the operands of the call.
 
     Raises:
@@ -69,20 +70,21 @@ def attention_mask(lines: CallLines, workspace: Workspace, scores: Scores, rank:
             raise Refused(f"a fill value of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
     if not fills and not terms:
         return Masked(None)
-    builder = _Builder(lines, workspace, scores, rank)
+    builder = _Builder(lines, workspace, scores, values, rank)
     if len(fills) == 1 and not terms and not scores.of("view") and not scores.turned:
         return builder.fill_alone(fills[0])
     return builder.sum_of_all(fills)
 
 
 class _Builder:
-    def __init__(self, lines: CallLines, workspace: Workspace, scores: Scores, rank: int) -> None:
+    def __init__(self, lines: CallLines, workspace: Workspace, scores: Scores, values: Node, rank: int) -> None:
         self.workspace = workspace
         self.scores = scores
+        self.values = values
         self.rank = rank
         self.read, self.make = lines.read, lines.make
         self.views = MaskViews(lines, scores)
-        self.fake: torch.Tensor = scores.left.meta["val"]
+        self.fake: torch.Tensor = values.meta["val"]
         self.hiding: list[Step] = []  # finite fills that the scores may outlast, because rounding does not lose them
 
     def fill_alone(self, fill: Step) -> Masked:
@@ -93,7 +95,7 @@ class _Builder:
         hide = self.spread(Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
             number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
-            zero = self.make("new_zeros.default", self.read(self.scores.left), [])
+            zero = self.make("new_zeros.default", self.read(self.values), [])
             mask = Mask(self.make("masked_fill.Scalar", zero, hide.name, number), hide.rank)
             return Masked(mask, hidden=self.hidden_rows())
         without = "" if self.leaves_some(fill) else self.make("all.dim", hide.name, -1, True)
@@ -114,7 +116,7 @@ class _Builder:
                 bias = self.add(bias, step)
             elif step.kind == "fill":
                 number = -math.inf if shown else self.number(step, terms)
-                zero = bias.name or self.make("new_zeros.default", self.read(self.scores.left), [])
+                zero = bias.name or self.make("new_zeros.default", self.read(self.values), [])
                 name = self.make("masked_fill.Scalar", zero, self.read(step.value), number)
                 bias = bias.with_(name, step.value, step.node.meta["val"].dim())
             elif bias.name and step.kind in ("factor", "divisor"):
@@ -165,8 +167,8 @@ class _Builder:
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
             if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
-                raise Refused(f"a term of the same dtype as {text_of(self.scores.left)}", text_of(term), at=step.node)
-            name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.left)})")
+                raise Refused(f"a term of the same dtype as {text_of(self.values)}", text_of(term), at=step.node)
+            name = self.make("to.dtype", name, f"dtype_of({self.read(self.values)})")
         if step.number != 1:
             minus = step.number == -1
             name = self.make("neg.default", name) if minus else self.make("mul.Tensor", name, float(step.number))
@@ -203,7 +205,8 @@ class _Builder:
                 "a later factor" if turned else "an added term that may hide a key",
                 at=fill.node,
             )
-        if loses and not {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}:
+        others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
+        if loses and not others:
             return LOST
         if self.scores.of("view") or self.scores.turned:
             raise Refused(
@@ -211,8 +214,11 @@ class _Builder:
                 f"{fill.number:g} in {text_of(self.fake.dtype)}, and a view of the scores",
                 at=fill.node,
             )
+        lowest = torch.finfo(self.fake.dtype).min
+        if others and min(others | {fill.number}) < lowest:
+            raise Refused(f"fills of {lowest:g} or more", f"{min(others | {fill.number}):g}", at=fill.node)
         self.hiding.append(fill)
-        return fill.number
+        return max(fill.number, lowest)
 
     def leaves_some(self, fill: Step) -> bool:
         """Returns whether a fill provably leaves every query at least one visible key. False if this is unknown."""

@@ -49,6 +49,12 @@ def split_sizes(step: Step) -> tuple[Any, Any] | None:
     return (sizes[0], sizes[1]) if isinstance(sizes, list) else None
 
 
+def merges(step: Step) -> bool:
+    """Returns whether a view merges the first two axes of the scores."""
+    before, after = _shapes(step)
+    return len(after) == len(before) - 1 and same_sizes(before[2:], after[1:])
+
+
 class MaskViews:
     """Applies the views of scores to their mask, one after the other."""
 
@@ -108,7 +114,7 @@ class MaskViews:
         None for other views and masks.
         """
         before, after = _shapes(step)
-        if not mask.same or len(after) != len(before) - 1 or not same_sizes(before[2:], after[1:]):
+        if not mask.same or not merges(step):
             return None
         if mask.same == 1:
             return self._repeated(mask, before)

@@ -64,6 +64,10 @@ class Scores:
         nodes = self.nodes if step.node in self.nodes else (*self.nodes, step.node)
         return Scores(self.product, self.left, self.right, (*self.steps, step), nodes)
 
+    def without_last(self) -> Scores:
+        """Returns a copy of these scores without the last step."""
+        return Scores(self.product, self.left, self.right, self.steps[:-1], self.nodes)
+
     @property
     def turned(self) -> bool:
         """Whether the steps transpose the scores, so that the first operand of the product is the keys."""

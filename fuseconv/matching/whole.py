@@ -83,9 +83,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
     def in_order(node: Node, at: Node) -> bool:
         """Returns whether the operands of a duplicate will be those of the first one before the step at a node."""
         others = set(node.all_input_nodes) - set(first[node].all_input_nodes)
-        return all(
-            merged[used] < at if used in merged else _is_skipped(used) and in_order(used, at) for used in others
-        )
+        return all(merged[used] < at if used in merged else _is_skipped(used) and in_order(used, at) for used in others)
 
     for same in classes.values():
         if len(same) < 2 or _is_skipped(same[0]) or sum(is_returned(node) for node in same) > 1:

@@ -62,6 +62,18 @@ def is_attention_on_hopper(_: Constants, q: Any, k: Any) -> None:
             )
 
 
+@rule_function()
+def may_share_keys(constants: Constants, q: Any, mask: Any) -> None:
+    """Shared keys do not slow attention down: without a mask, on a CPU, and in 16 bits on Hopper (ADR 54)."""
+    fake = fake_of(q)
+    if mask is None or fake.device.type != "cuda":
+        return
+    if fake.element_size() != 2:
+        raise Refused("f16 or bf16, because PyTorch has no CUDA kernel for shared keys and a mask", text_of(q))
+    if all(isinstance(size, int) for size in fake.shape):  # otherwise, see targets/unplanned_attention.py
+        is_attention_on_hopper(constants, q, q)
+
+
 @rule_function(ends=True)
 def is_bool_mask(_: Constants, mask: Any) -> None:
     """The mask of attention is a bool tensor, so it is not the mask of numbers by which a rule replaces it."""

@@ -5,12 +5,13 @@ times as long as a call. If sizes are dynamic, this module therefore calls a spe
 without preparation. With static sizes there is only one plan, so nothing is changed.
 
 On Hopper, this is fuseconv's kernel (csrc/kernels/attention_sm90.cuh), for heads of up to 128 columns. For wider heads,
-for groups of heads that are neither causal nor masked, for few queries without a mask, and on other GPUs, it is one of
-PyTorch's: Flash Attention or, with a mask, the memory-efficient kernel.
+for few queries without a mask, and on other GPUs, it is one of PyTorch's: Flash Attention or, with a mask, the
+memory-efficient kernel.
 
 All of them require the width of a head to be a multiple of 8, and Flash Attention one width for all heads. Other heads
-are padded with zeros, which change no score, and the result is cut. Causal attention and Flash Attention accept fewer
-heads of keys and values than of queries (grouped-query attention). For the others, these heads are repeated.
+are padded with zeros, which change no score, and the result is cut. fuseconv's kernel and Flash Attention accept fewer
+heads of keys and values than of queries (grouped-query attention). For the memory-efficient kernel, these heads are
+repeated.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects a kernel and pads masks and heads.
 """
@@ -120,12 +121,11 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
 
 def _is_for_hopper(given: dict[str, Any]) -> bool:
     """Returns whether fuseconv's kernel for Hopper computes an attention node, and not too few queries."""
-    q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
+    q, v = (given[name].meta["val"] for name in ("query", "value"))
     has_few = (
         isinstance(q.shape[2], int) and q.shape[2] < attention_functions.FEW_QUERIES and given["attn_mask"] is None
     )
-    repeats = not given["is_causal"] and given["attn_mask"] is None and not same_sizes([q.shape[1]], [k.shape[1]])
-    return max(q.shape[3], v.shape[3]) <= attention_functions.WIDEST and not has_few and not repeats
+    return max(q.shape[3], v.shape[3]) <= attention_functions.WIDEST and not has_few
 
 
 @dataclass
@@ -177,7 +177,6 @@ class _Naming:
         else:
             mask = given["attn_mask"]
             bias = None if mask is None else self._aligned_bias(mask, q.meta["val"].dtype)
-            k, v = (self._repeated(operand, q) for operand in (k, v))
             result = self._call(attention.overload, q, k, v, bias, scale)
         return self._narrowed(result, width)
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.attention import DIM, HEADS, WIDTH, Layer, attention, fused, merged
+from support.attention import DIM, HEADS, SDPA, WIDTH, Layer, attention, fused, merged
 from torch import Tensor
 
+from fuseconv.matching.graph import op_name
 from fuseconv.rulebook.rule import Rule
 
 FAR = -1e9
@@ -126,13 +127,36 @@ def test_a_causal_mask_becomes_a_flag(name: str, dtype: torch.dtype, canonical_r
     assert attention(fused(CAUSAL[name], canonical_rules, dtype)[1]) == (None, 0.0, True)
 
 
-@pytest.mark.diagonal(2)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.diagonal(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", KEPT)
 def test_what_says_more_stays_a_mask(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     mask, _, is_causal = attention(fused(KEPT[name], canonical_rules, dtype)[1])
     assert mask is not None
     assert not is_causal
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_bias_of_heads_is_not_repeated_for_each_query(dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
+    """It is [1, heads, 1, keys], also where the heads of the scores are unfolded for it."""
+    _, result = fused(KEPT["biased"], canonical_rules, dtype)
+    (node,) = [node for node in result.exported.graph.nodes if op_name(node.target) == SDPA]
+    assert list(node.args[3].meta["val"].shape[1:3]) == [HEADS, 1]
+
+
+@pytest.mark.parametrize("wide", ["queries and keys", "queries"])
+def test_scores_in_f32_of_narrow_operands(wide: str, canonical_rules: tuple[Rule, ...]) -> None:
+    """GPT-J multiplies queries and keys of 16 bits in f32. What was computed in f32 is not rounded."""
+
+    def function(m: Layer, x: Tensor) -> Tensor:
+        q, k, v = m.heads(x)
+        keys = k.float() if wide == "queries and keys" else k.float().sin()
+        s = causal(m, q.float() @ keys.mT / math.sqrt(WIDTH), x.shape[1])
+        return merged(s.softmax(-1).to(v.dtype) @ v)
+
+    _, result = fused(function, canonical_rules, torch.bfloat16)
+    found = [node for node in result.exported.graph.nodes if op_name(node.target) == SDPA]
+    assert [node.args[0].meta["val"].dtype for node in found] == ([torch.bfloat16] if wide != "queries" else [])
 
 
 def test_padding_is_seen_by_every_head(canonical_rules: tuple[Rule, ...]) -> None:

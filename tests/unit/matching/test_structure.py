@@ -144,6 +144,14 @@ def test_duplicates_are_called_once_but_both_outputs_stay(canonical_rules: tuple
     assert count(both, "exp.default") == 2
 
 
+def test_ops_on_equal_views_are_duplicates(canonical_rules: tuple[Rule, ...]) -> None:
+    def layers(_: Any, x: Tensor) -> tuple[Tensor]:
+        first, second = (x.unflatten(2, (2, 4)).transpose(1, 2).exp() for _ in range(2))
+        return (first.sin() + second.cos(),)
+
+    assert count(fused(layers, {}, canonical_rules), "exp.default") == 1
+
+
 def test_draws_and_writes_are_never_duplicates(canonical_rules: tuple[Rule, ...]) -> None:
     x = torch.randn(4, 4)
     program = programs.capture(Function(lambda _, x: (torch.rand_like(x) - torch.rand_like(x),)), x)

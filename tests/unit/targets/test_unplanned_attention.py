@@ -144,8 +144,8 @@ DEVICES = pytest.mark.parametrize("on_hopper", [True, False], ids=["hopper", "ot
 
 
 def kernel_of(module: Attention, masked: bool, on_hopper: bool) -> Any:
-    """Returns the op that is called: PyTorch's for groups of heads that are not causal and have no mask."""
-    if on_hopper and (masked or module.causal or module.heads == 2):
+    """Returns the op that is called."""
+    if on_hopper:
         return CAUSAL if module.causal else OWN
     return EFFICIENT if masked else FLASH
 
