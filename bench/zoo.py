@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zoo_dit
+import zoo_families
 import zoo_images
 import zoo_series
 import zoo_speech
@@ -16,7 +17,7 @@ from zoo_experts import MixtureDecoder
 from zoo_images import lively
 from zoo_mixer import Mixer
 from zoo_mobilenet import MobileNetV3Large
-from zoo_parts import Axis, Entry, ids, noise
+from zoo_parts import Axis, Draw, Entry, ids, noise
 from zoo_pyramids import Detector, UNet
 
 
@@ -43,6 +44,11 @@ SIDES = (batch(8), side("height", 2, range(64, 513, 32)), side("width", 3, range
 SMALL_SIDES = (batch(4), side("height", 2, range(16, 65, 8)), side("width", 3, range(16, 65, 8)))
 WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 320), 1))
 IMAGE = (3, 224, 224)
+
+
+def _tokens_of(family: zoo_families.Family) -> Draw:
+    return ids(zoo_families.VOCABULARY, masked=family.takes == zoo_families.MASKED)
+
 
 ENTRIES = (
     Entry("mlp-4x4096-gelu", (4096,), "bf16", zoo_tables.mlp([4096] * 5, nn.GELU), noise(4096), ROWS),
@@ -139,5 +145,12 @@ ENTRIES = (
     Entry("patchtst", (32, 512, 7), "f16", zoo_series.PATCHES, noise(), BATCH),
     Entry("patchtsmixer", (32, 512, 7), "f32", zoo_series.MIXER, noise(), BATCH),
     Entry("tcn", (32, 512, 7), "f16", zoo_series.Temporal, noise(), (batch(32), tokens(512, 16))),
+    *(
+        Entry(one.name, one.shape, one.dtype, one.build, _tokens_of(one), axes)
+        for families, axes in ((zoo_families.DECODERS, LONG), (zoo_families.ENCODERS, TEXT))
+        for one in families
+    ),
+    *(Entry(one.name, one.shape, one.dtype, one.build, noise(), BATCH) for one in zoo_families.IMAGES),
+    Entry("sew", (8, 80_000), "f16", zoo_families.SEW, noise(), WAVES),
 )
 """The important ones first: a run that is short of time leaves the last."""
