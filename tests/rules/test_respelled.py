@@ -99,6 +99,7 @@ def test_every_exception_is_of_a_variant_there_is() -> None:
         assert name in variants_of(rules[rule], int(number))
 
 
+@pytest.mark.fuzz
 def test_the_fuzzer_makes_every_kind_of_variant() -> None:
     kinds = Counter(name.split("/", 2)[2].split(":")[0] for rule in RULES for name in _names(rule))
     assert min(kinds.values()) > 5, kinds
