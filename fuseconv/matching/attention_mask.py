@@ -24,6 +24,9 @@ from fuseconv.rulebook.refused import Refused, text_of
 HIDES = -1e4
 """A fill value of at most this number hides a score: in every dtype, its exp is 0 relative to a visible score's exp."""
 
+HIDES_SCALED = -1e3
+"""The same for a fill value that is scaled afterwards, as the scores are."""
+
 LOST = -1e30
 """If a score is added to a number this low or lower, rounding loses the score, in every dtype except f16. This is also
 the lowest number that CUDA kernels accept: they multiply by log2(e), so that a lower number, such as the lowest f32,
@@ -66,8 +69,10 @@ def attention_mask(lines: CallLines, workspace: Workspace, scores: Scores, value
     """
     fills, terms = scores.of("fill"), [step for step in scores.of("term") if not _is_shift(step)]
     for fill in fills:
-        if not fill.number <= HIDES:
-            raise Refused(f"a fill value of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
+        scale = math.prod(step.value for step in _after(scores, fill) if step.kind == "scale")
+        if not (fill.number <= HIDES and fill.number * scale <= HIDES_SCALED):
+            times = "" if scale == 1 else f" times {scale:g}"
+            raise Refused(f"a fill value of {HIDES:g} or less", f"{fill.number:g}{times}", at=fill.node)
     if not fills and not terms:
         return Masked(None)
     builder = _Builder(lines, workspace, scores, values, rank)
@@ -105,6 +110,7 @@ class _Builder:
         """Returns the mask that results from applying all steps to 0."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
+        self.check_rounding([] if shown else [fill for fill in fills if fill.number != -math.inf])
         bias = Mask("", 0, keys=False, same=sys.maxsize)
         for step in self.scores.steps:
             if step.kind == "view":
@@ -128,6 +134,26 @@ class _Builder:
         least = terms[0] if shown else _range(self.scores, self.workspace, fills=True)[0]
         mask, without = self.bounded(self.spread(bias), least)
         return Masked(mask, without, self.hidden_rows())
+
+    def check_rounding(self, fills: list[Step]) -> None:
+        """Checks that the mask has no sum and no product that the model computes in a wider dtype.
+
+        Args:
+            fills: the fills of finite numbers.
+        """
+        begun = False
+        for step in self.scores.steps:
+            adds = step.kind == "term" and not _is_shift(step)
+            scales = step.kind in ("factor", "divisor") or (step.kind == "scale" and not _scales_exactly(step.value))
+            rounds = (begun and (adds or scales)) or (adds and step.number not in (1, -1))
+            if rounds and self.is_wide(step):
+                raise Refused(f"a mask that is exact in {self.fake.dtype}", text_of(step.node), at=step.node)
+            begun = begun or adds or step in fills
+
+    def is_wide(self, step: Step) -> bool:
+        """Returns whether the result of a step has a wider dtype than the operands of the call."""
+        dtype: torch.dtype = step.node.meta["val"].dtype
+        return dtype.itemsize > self.fake.dtype.itemsize
 
     def hidden_rows(self) -> str:
         """Returns the name of a bool tensor that is true for rows that fills of finite numbers hide, or "" for none."""
@@ -166,7 +192,7 @@ class _Builder:
             raise Refused("the term added to the scores to be a tensor", text_of(term), at=step.node)
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
-            if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
+            if not _is_exact(term, self.fake.dtype):
                 raise Refused(f"a term of the same dtype as {text_of(self.values)}", text_of(term), at=step.node)
             name = self.make("to.dtype", name, f"dtype_of({self.read(self.values)})")
         if step.number != 1:
@@ -194,10 +220,14 @@ class _Builder:
         """
         if fill.number == -math.inf:
             return -math.inf
+        lowest = torch.finfo(self.fake.dtype).min
+        others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
+        if others and min(others | {fill.number}) < lowest:
+            raise Refused(f"fills of {lowest:g} or more", f"{min(others | {fill.number}):g}", at=fill.node)
         loses = self.fake.dtype != torch.float16
         if loses and fill.number <= LOST:
-            return fill.number
-        after = self.scores.steps[self.scores.steps.index(fill) + 1 :]
+            return max(fill.number, lowest)
+        after = _after(self.scores, fill)
         turned = any(step.kind in ("factor", "divisor") or (step.kind == "scale" and step.value <= 0) for step in after)
         if turned or not _is_small(terms, fill):
             raise Refused(
@@ -205,8 +235,7 @@ class _Builder:
                 "a later factor" if turned else "an added term that may hide a key",
                 at=fill.node,
             )
-        others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
-        if loses and not others:
+        if loses and not others and not any(step.kind == "term" and not _is_shift(step) for step in after):
             return LOST
         if self.scores.of("view") or self.scores.turned:
             raise Refused(
@@ -214,9 +243,6 @@ class _Builder:
                 f"{fill.number:g} in {text_of(self.fake.dtype)}, and a view of the scores",
                 at=fill.node,
             )
-        lowest = torch.finfo(self.fake.dtype).min
-        if others and min(others | {fill.number}) < lowest:
-            raise Refused(f"fills of {lowest:g} or more", f"{min(others | {fill.number}):g}", at=fill.node)
         self.hiding.append(fill)
         return max(fill.number, lowest)
 
@@ -233,19 +259,26 @@ def _is_shift(step: Step) -> bool:
 
 
 def _is_small(terms: Range, fill: Step) -> bool:
-    """Returns whether the added terms are too small, compared with the fill value, to hide a key."""
-    return terms[0] > -math.inf and terms[0] >= fill.number / 10
+    """Returns whether the added terms are too small, compared with the fill value, to hide a key or to show one."""
+    return math.inf > terms[1] <= -fill.number / 10 and -math.inf < terms[0] >= fill.number / 10
 
 
-def _is_exact(node: Node) -> bool:
-    """Returns whether a cast to the queries' dtype is exact: the node is not a float, or is itself a widening cast."""
-    if not node.meta["val"].is_floating_point():
-        return True
+def _is_exact(node: Node, dtype: torch.dtype) -> bool:
+    """Returns whether the cast of a term to a dtype is exact: it is a bool, or it is widened from this dtype."""
     if not is_call(node) or op_name(node.target) != "aten.to.dtype":
-        return False
-    narrow: int = node.all_input_nodes[0].meta["val"].dtype.itemsize
-    wide: int = node.meta["val"].dtype.itemsize
-    return narrow < wide
+        return bool(node.meta["val"].dtype == torch.bool)
+    source: torch.dtype = node.all_input_nodes[0].meta["val"].dtype
+    wide: torch.dtype = node.meta["val"].dtype
+    return source == torch.bool or (source == dtype and torch.promote_types(wide, dtype) == wide)
+
+
+def _scales_exactly(number: float) -> bool:
+    """Returns whether a product with a number is exact in every dtype, apart from numbers next to 0."""
+    return abs(number) <= 1 and abs(math.frexp(number)[0]) == 0.5
+
+
+def _after(scores: Scores, step: Step) -> tuple[Step, ...]:
+    return scores.steps[scores.steps.index(step) + 1 :]
 
 
 def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:

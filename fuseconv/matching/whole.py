@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ def _parts(nodes: set[Node]) -> list[set[Node]]:
 def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields a match for each group of calls of the same op on the same arguments.
 
-    Views are skipped because they cost nothing, but ops on the same views are duplicates too. Merging duplicates may
+    Views cost nothing, so equal views are merged only where other ops on them are duplicates. Merging duplicates may
     turn their users into duplicates, which are yielded in the same round if the steps are executed in the required
     order.
     """
@@ -78,20 +78,30 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
+    needed = _needed_views(classes.values(), first)
     merged: dict[Node, Node] = {}  # duplicate to the last node of its group: steps run in the order of the last nodes
-
-    def in_order(node: Node, at: Node) -> bool:
-        """Returns whether the operands of a duplicate will be those of the first one before the step at a node."""
-        others = set(node.all_input_nodes) - set(first[node].all_input_nodes)
-        return all(merged[used] < at if used in merged else _is_skipped(used) and in_order(used, at) for used in others)
-
     for same in classes.values():
-        if len(same) < 2 or _is_skipped(same[0]) or sum(is_returned(node) for node in same) > 1:
-            continue
-        if all(in_order(node, same[-1]) for node in same):
+        own = set(same[0].all_input_nodes)
+        others = {used for node in same for used in node.all_input_nodes} - own
+        in_order = all(used in merged and merged[used] < same[-1] for used in others)
+        worth = not _is_skipped(same[0]) or same[0] in needed
+        if len(same) > 1 and worth and in_order and sum(is_returned(node) for node in same) < 2:
             for match in _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False):
                 merged.update(dict.fromkeys(same, same[-1]))
                 yield match
+
+
+def _needed_views(classes: Iterable[list[Node]], first: Mapping[Node, Node]) -> set[Node]:
+    """Returns the first of each group of equal views on which duplicates depend, also by way of other views."""
+    needed: set[Node] = set()
+    queue = [node for same in classes if len(same) > 1 and not _is_skipped(same[0]) for node in same]
+    while queue:
+        node = queue.pop()
+        others = set(node.all_input_nodes) - set(first[node].all_input_nodes)
+        views = [used for used in others if _is_skipped(used) and first[used] is not used]
+        needed.update(first[used] for used in views)
+        queue.extend(views)
+    return needed
 
 
 def _is_skipped(node: Node) -> bool:

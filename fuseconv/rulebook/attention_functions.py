@@ -76,7 +76,7 @@ def may_share_keys(constants: Constants, q: Any, mask: Any) -> None:
 
 @rule_function(ends=True)
 def is_bool_mask(_: Constants, mask: Any) -> None:
-    """The mask of attention is a bool tensor, so it is not the mask of numbers by which a rule replaces it."""
+    """The mask of attention is a bool tensor, and no longer once a rule has replaced it by numbers."""
     import torch
 
     if fake_of(mask).dtype != torch.bool:

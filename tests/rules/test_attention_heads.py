@@ -159,6 +159,50 @@ def test_scores_in_f32_of_narrow_operands(wide: str, canonical_rules: tuple[Rule
     assert [node.args[0].meta["val"].dtype for node in found] == ([torch.bfloat16] if wide != "queries" else [])
 
 
+def hidden(n: int) -> Tensor:
+    """Hides the keys behind each query, and all keys from the third query."""
+    return torch.ones(n, n).triu(1).bool() | (torch.arange(n)[:, None] == 2)
+
+
+LOWEST = torch.finfo(torch.float32).min
+MASKS: dict[str, tuple[bool, Callable[[Layer, Tensor, Tensor, int], Tensor]]] = {
+    "lowest fill": (True, lambda m, s, x, n: s.masked_fill(hidden(n), LOWEST)),
+    "fills": (True, lambda m, s, x, n: s.masked_fill(hidden(n), -1e4).masked_fill(hidden(n).roll(1, 0), -2e4)),
+    "lowest fills": (False, lambda m, s, x, n: s.masked_fill(hidden(n), LOWEST).masked_fill(hidden(n).T, -1e4)),
+    "narrow term": (True, lambda m, s, x, n: s + alibi(m, n).to(x.dtype).to(s.dtype)),
+    "scaled term": (True, lambda m, s, x, n: (s + alibi(m, n).to(x.dtype).to(s.dtype)) / 8),
+    "term scaled by no power of 2": (False, lambda m, s, x, n: (s + alibi(m, n).to(x.dtype).to(s.dtype)) / 3),
+    "two terms": (False, lambda m, s, x, n: s + alibi(m, n).to(x.dtype).to(s.dtype) + x[:, None, :, :1].to(s.dtype).mT),
+    "positions": (False, lambda m, s, x, n: s + (torch.arange(n) + 2049)),
+}
+"""Whether attention in bf16 and f16 keeps what the model computes in f32, and the steps."""
+
+
+@pytest.mark.diagonal(2)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_wide_scores_are_exact(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
+    is_exact, change = MASKS[name]
+
+    def function(m: Layer, x: Tensor) -> Tensor:
+        q, k, v = m.heads(x)
+        s = change(m, q.float() @ k.float().mT / math.sqrt(WIDTH), x, x.shape[1])
+        return merged(s.softmax(-1).to(v.dtype) @ v)
+
+    _, result = fused(function, canonical_rules, dtype)
+    assert (SDPA in [op_name(node.target) for node in result.exported.graph.nodes]) == is_exact
+
+
+def test_a_bias_behind_a_fill_counts_where_all_keys_are_hidden(canonical_rules: tuple[Rule, ...]) -> None:
+    def function(m: Layer, x: Tensor) -> Tensor:
+        q, k, v = m.heads(x)
+        s = (q @ k.mT).masked_fill(hidden(x.shape[1]), -1e4) + m.triangle[: x.shape[1], : x.shape[1]]
+        return merged(s.softmax(-1) @ v)
+
+    _, result = fused(function, canonical_rules, torch.float32)
+    assert SDPA in [op_name(node.target) for node in result.exported.graph.nodes]
+
+
 def test_padding_is_seen_by_every_head(canonical_rules: tuple[Rule, ...]) -> None:
     keep = torch.ones(2, 7, dtype=torch.int64)
     keep[1, 4:] = 0

@@ -15,6 +15,7 @@ from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
 from fuseconv.program.captured import Program
+from fuseconv.proof.checked import checked_plan
 from fuseconv.rulebook.rule import Rule
 
 
@@ -150,6 +151,21 @@ def test_ops_on_equal_views_are_duplicates(canonical_rules: tuple[Rule, ...]) ->
         return (first.sin() + second.cos(),)
 
     assert count(fused(layers, {}, canonical_rules), "exp.default") == 1
+
+
+def test_many_ops_on_equal_views_pass_the_numerical_test(canonical_rules: tuple[Rule, ...]) -> None:
+    """The views come between the ops, as in the layers of a model."""
+
+    def layers(_: Any, x: Tensor) -> tuple[Tensor]:
+        y = x.exp()
+        for _at in range(24):
+            y = y + x.sin()[:, :, None].cos().squeeze(2)
+        return (y,)
+
+    program = programs.capture(Function(layers), torch.randn(2, 5))
+    found = checked_plan(program, canonical_rules, device="cpu", targets=())
+    assert found.rejected == ()
+    assert count(rewrite(program, found), "cos.default") == 1
 
 
 def test_draws_and_writes_are_never_duplicates(canonical_rules: tuple[Rule, ...]) -> None:
