@@ -7,7 +7,6 @@ scores.py reads these steps, and attention_call.py creates the call that replace
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 from torch.fx import Node
 
@@ -80,7 +79,7 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
     *between, end = last
     values = end.all_input_nodes[1]
     wide = [widening(one, values.meta["val"].dtype) for one in (scores.left, scores.right)]
-    matched = frozenset((*scores.nodes, softmax, *last, *(chain(*wide) if all(wide) else ())))
+    matched = frozenset((*scores.nodes, softmax, *last, *(wide[0] + wide[1] if all(wide) else ())))
     check_users(matched, frozenset({end}))
     # A softmax along the last axis commutes with a view that preserves this axis.
     for node in between:
