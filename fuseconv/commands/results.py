@@ -101,7 +101,7 @@ def _print_explained(console: Console, rule: Explained, *, everything: bool) -> 
 
 def _print_miss(console: Console, what: str, miss: Miss) -> None:
     """Prints where a rule failed to match, what was expected and found, and the source line of the model."""
-    differs = f", differs at {miss.differs}" if miss.differs != miss.node else ""
+    differs = f", differs at {miss.differs}" if miss.differs not in ("", miss.node) else ""
     lines = [f"    {what} at {miss.node}{differs}"]
     if miss.reason != f"expected {miss.expected}, found {miss.found}":
         lines.append(f"      {miss.reason}")

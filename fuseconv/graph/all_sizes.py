@@ -182,10 +182,33 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
         return expression
     if (known := environment._maybe_evaluate_static(expression)) is not None:
         return known
-    expression = expression.replace(_is_of_a_multiple, lambda *_: sympy.S.Zero)
     ranges = {symbol: _general(environment, symbol) for symbol in expression.free_symbols}
+    expression = expression.replace(_is_of_a_multiple, lambda *_: sympy.S.Zero)
+    expression = expression.replace(partial(_is_below_its_divisor, ranges), lambda found: found.args[0])
     bounds = bound_sympy(expression, ranges)
-    return bounds.lower if bounds.is_singleton() else None
+    if bounds.is_singleton():
+        return bounds.lower
+    if isinstance(expression, sympy.Eq | sympy.Ne):
+        left, right = expression.args
+        if _is_below(left, right, ranges) or _is_below(right, left, ranges):
+            return sympy.true if isinstance(expression, sympy.Ne) else sympy.false
+    return None
+
+
+def _is_below(smaller: Any, larger: Any, ranges: Mapping[Any, ValueRanges[Any]]) -> bool:
+    """Returns whether one size is less than another at all sizes, as `b` is less than `a * b` for sizes from 2.
+
+    The range of one contains values of the other's. That of their difference `b * (a - 1)` tells.
+    """
+    return bool(bound_sympy(sympy.factor(larger - smaller), ranges).lower > 0)
+
+
+def _is_below_its_divisor(ranges: Mapping[Any, ValueRanges[Any]], expression: Any) -> bool:
+    """Returns whether an expression is a remainder that equals its dividend, such as b mod (a * b)."""
+    if not isinstance(expression, Mod | PythonMod):
+        return False
+    dividend, divisor = expression.args
+    return bool(bound_sympy(dividend, ranges).lower >= 0) and _is_below(dividend, divisor, ranges)
 
 
 def _is_of_a_multiple(expression: Any) -> bool:

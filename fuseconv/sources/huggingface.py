@@ -256,11 +256,11 @@ def _sequence(module: Any, name: str) -> Dim:
     """Returns the dim for the sequence length.
 
     Its maximum is the model's number of positions, up to `LARGEST_SEQUENCE`. The positions that an embedding reserves
-    for padding, as in RoBERTa, do not count.
+    for padding, as in RoBERTa, do not count. A number of -1, as in XLNet, means that there is no maximum.
     """
     config = _text_config(module)
     sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
-    longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size)
+    longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size and size > 0)
     for part_name, part in module.named_modules():
         if part_name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
             offset = 0 if part.padding_idx is None else part.padding_idx + 1

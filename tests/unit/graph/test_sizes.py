@@ -117,3 +117,13 @@ def test_torch_does_not_log_what_is_tried_again(said: io.StringIO) -> None:
     result = run_for_all_sizes(mode, lambda: run(value[:, :1, None], value[:, :, None], value[:, None]))
     assert result.shape == (value.shape[0], 8, 8)
     assert said.getvalue() == ""
+
+
+def test_a_product_of_sizes_is_more_than_each_of_them() -> None:
+    mode, value = fake_of_any_batch()
+    batch = value.shape[0]
+    rows = batch * (batch + 1)
+    assert run_for_all_sizes(mode, lambda: 1 if rows == batch else 2) == 2
+    assert run_for_all_sizes(mode, lambda: 1 if batch % rows != 0 else 2) == 1
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, lambda: 1 if batch * batch == batch + 6 else 2)
