@@ -7,11 +7,38 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-void convolution(CpuHost& host, const Convolution& c) {
-  if (element_count(c.y) > 0) {
-    const In z = host_convolution(host, c, c.bias);
-    convolution_pass(host, {z, std::nullopt, c.residual, c.activation, c.residual_first}, c.y);
+namespace {
+
+// torch 2.13's oneDNN generates code without end for channels-last depthwise convolutions in bf16 with larger windows,
+// on CPUs with AVX512-BF16: windows of 210 elements were not done after ten minutes.
+constexpr int64_t kLargestWindow = 196;
+
+bool needs_contiguous(const Convolution& c) {
+  const int64_t window = element_count(c.weight) / (c.weight.sizes[0] * c.weight.sizes[1]);
+  return c.x.dtype == Dtype::bf16 && c.weight.sizes[1] == 1 && c.parameters.groups > 1 && window > kLargestWindow;
+}
+
+}  // namespace
+
+void convolution(CpuHost& host, const Convolution& given) {
+  Convolution c = given;
+  if (element_count(c.y) == 0) {
+    return;
   }
+  const Spec image = contiguous(c.x.dtype, c.x.rank, c.x.sizes);
+  const Spec filter = contiguous(c.weight.dtype, c.weight.rank, c.weight.sizes);
+  if (needs_contiguous(c)) {
+    const Out x = in_scratch(host, image), weight = in_scratch(host, filter);
+    pointwise(host, Same{}, x, c.x);
+    pointwise(host, Same{}, weight, c.weight);
+    c.x = x;
+    c.weight = weight;
+  }
+  // Some of torch's convolutions write the bias to the result first, which is a pass of its own.
+  const bool has_pass = c.residual || c.activation != Activation::none;
+  const In z = host_convolution(host, c, has_pass ? std::nullopt : c.bias);
+  const Out y = host.in_place(z, c.y);
+  convolution_pass(host, {z, has_pass ? c.bias : std::nullopt, c.residual, c.activation, c.residual_first}, y);
 }
 
 }  // namespace FUSECONV_ISA

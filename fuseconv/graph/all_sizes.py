@@ -195,7 +195,7 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
     return None
 
 
-def _is_below(smaller: Any, larger: Any, ranges: Mapping[Any, ValueRanges[Any]]) -> bool:
+def _is_below(smaller: Any, larger: Any, ranges: dict[Any, ValueRanges[Any]]) -> bool:
     """Returns whether one size is less than another at all sizes, as `b` is less than `a * b` for sizes from 2.
 
     The range of one contains values of the other's. That of their difference `b * (a - 1)` tells.
@@ -203,7 +203,7 @@ def _is_below(smaller: Any, larger: Any, ranges: Mapping[Any, ValueRanges[Any]])
     return bool(bound_sympy(sympy.factor(larger - smaller), ranges).lower > 0)
 
 
-def _is_below_its_divisor(ranges: Mapping[Any, ValueRanges[Any]], expression: Any) -> bool:
+def _is_below_its_divisor(ranges: dict[Any, ValueRanges[Any]], expression: Any) -> bool:
     """Returns whether an expression is a remainder that equals its dividend, such as b mod (a * b)."""
     if not isinstance(expression, Mod | PythonMod):
         return False

@@ -22,6 +22,9 @@ from fuseconv.ops.sampling import Draw
 FEW_CHANNELS = 4
 """PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
 
+LARGEST_WINDOW = 196
+"""oneDNN generates code for channels-last depthwise convolutions in bfloat16 with windows of so many elements."""
+
 SHORTEST = 9
 """The library has no kernel for float32 sums of few channels with fewer products (csrc/kernels/few_channels.cu)."""
 
@@ -80,6 +83,8 @@ def reference(
         raise RuntimeError(f"stride, padding, dilation and output_padding must have {x.dim() - 2} numbers each")
     if x.dtype == torch.float32 and groups == 1 and x.shape[1] <= FEW_CHANNELS:
         x, weight = x.contiguous(), weight.contiguous()
+    if _needs_contiguous(x, weight, groups):
+        x, weight = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (x, weight))
     y = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     if residual is not None and residual_first:
         y = y + residual
@@ -87,6 +92,13 @@ def reference(
     if residual is not None and not residual_first:
         y = y + residual
     return channels_last(y) if last else y.contiguous()
+
+
+def _needs_contiguous(x: Tensor, weight: Tensor, groups: int) -> bool:
+    """Whether oneDNN would not end to generate code for x channels last: see csrc/kernels/convolution.cpp."""
+    depthwise = groups > 1 and weight.shape[1] == 1
+    on_cpu = x.device.type == "cpu" and x.dtype == torch.bfloat16
+    return on_cpu and depthwise and math.prod(weight.shape[2:]) > LARGEST_WINDOW
 
 
 def sides(padding: Sequence[int]) -> list[int]:
