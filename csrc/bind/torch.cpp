@@ -31,8 +31,6 @@ class TorchCpuHost final : public CpuHost {
     return torch_binding::convolution(&aoti_torch_cpu_convolution, device_, scratch_, x, weight, bias, parameters);
   }
   void* scratch(size_t bytes) override { return scratch_.get(bytes); }
-  Out in_place(In z, Out y) override { return scratch_.in_place(z, y); }
-  void exchange(std::span<Tensor> results) { scratch_.exchange(results); }
 
  private:
   Device device_;

@@ -56,15 +56,8 @@ class Scratch {
   void* get(size_t bytes);
   In keep(Tensor tensor);
 
-  // Implements CpuHost::in_place: returns z if `keep` returned it and y has the same layout. `exchange` then puts the
-  // tensor of z in place of the result that y was the memory of.
-  Out in_place(In z, Out y);
-  void exchange(std::span<Tensor> results);
-
  private:
   Device device_;
-  const void* replaced_ = nullptr;
-  const void* given_ = nullptr;
   std::vector<Tensor> kept_;
 };
 
@@ -97,11 +90,8 @@ std::array<Tensor, kResults<Op>> run(Kernel kernel, Invoke invoke, Device device
   const std::array<Spec, kResults<Op>> specs = Op::outputs(args);
   return invoke(device, [&](auto& host) {
     return [&]<size_t... O>(std::index_sequence<O...>) {
-      std::array<Tensor, kResults<Op>> results{allocate(specs[O], device)...};
+      const std::array<Tensor, kResults<Op>> results{allocate(specs[O], device)...};
       kernel(host, args, {writable(results[O])...});
-      if constexpr (requires { host.exchange(results); }) {
-        host.exchange(results);
-      }
       return results;
     }(std::make_index_sequence<kResults<Op>>());
   });

@@ -129,24 +129,6 @@ In Scratch::keep(Tensor tensor) {
   return view(kept_.back().get());
 }
 
-Out Scratch::in_place(In z, Out y) {
-  if (y.dtype != z.dtype || !std::equal(y.strides, y.strides + y.rank, z.strides)) {
-    return y;
-  }
-  replaced_ = y.data;
-  given_ = z.data;
-  return {const_cast<void*>(z.data), y.dtype, y.rank, z.sizes, z.strides};
-}
-
-void Scratch::exchange(std::span<Tensor> results) {
-  for (Tensor& result : results) {
-    if (given_ != nullptr && result.mutable_data_ptr() == replaced_) {
-      const auto has_given = [&](const Tensor& kept) { return kept.mutable_data_ptr() == given_; };
-      result = *std::ranges::find_if(kept_, has_given);
-    }
-  }
-}
-
 In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In weight, std::optional<In> bias,
                const ConvolutionParameters& p) {
   const Tensor input = borrow(x, device), filter = borrow(weight, device);

@@ -49,10 +49,6 @@ class CpuHost : public Host {
 
   // Runs the body over [0, count) in pieces of at least `grain` on the host's thread pool. The body must not throw.
   virtual void parallel_for(int64_t count, int64_t grain, Body body, void* context) = 0;
-
-  // Returns where to write the result y of the op, whose values are computed from z, the result of `convolution`. If y
-  // has the layout of z, a host may return z: it then gives the caller z in place of y, whose memory is not touched.
-  virtual Out in_place(In, Out y) { return y; }
 };
 
 // Host is in this namespace so that argument-dependent lookup of `pointwise(host, ...)` and similar calls finds the

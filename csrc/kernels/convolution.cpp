@@ -22,23 +22,19 @@ bool needs_contiguous(const Convolution& c) {
 
 void convolution(CpuHost& host, const Convolution& given) {
   Convolution c = given;
-  if (element_count(c.y) == 0) {
-    return;
+  if (element_count(c.y) > 0) {
+    const Spec image = contiguous(c.x.dtype, c.x.rank, c.x.sizes);
+    const Spec filter = contiguous(c.weight.dtype, c.weight.rank, c.weight.sizes);
+    if (needs_contiguous(c)) {
+      const Out x = in_scratch(host, image), weight = in_scratch(host, filter);
+      pointwise(host, Same{}, x, c.x);
+      pointwise(host, Same{}, weight, c.weight);
+      c.x = x;
+      c.weight = weight;
+    }
+    const In z = host_convolution(host, c, c.bias);
+    convolution_pass(host, {z, std::nullopt, c.residual, c.activation, c.residual_first}, c.y);
   }
-  const Spec image = contiguous(c.x.dtype, c.x.rank, c.x.sizes);
-  const Spec filter = contiguous(c.weight.dtype, c.weight.rank, c.weight.sizes);
-  if (needs_contiguous(c)) {
-    const Out x = in_scratch(host, image), weight = in_scratch(host, filter);
-    pointwise(host, Same{}, x, c.x);
-    pointwise(host, Same{}, weight, c.weight);
-    c.x = x;
-    c.weight = weight;
-  }
-  // Some of torch's convolutions write the bias to the result first, which is a pass of its own.
-  const bool has_pass = c.residual || c.activation != Activation::none;
-  const In z = host_convolution(host, c, has_pass ? std::nullopt : c.bias);
-  const Out y = host.in_place(z, c.y);
-  convolution_pass(host, {z, has_pass ? c.bias : std::nullopt, c.residual, c.activation, c.residual_first}, y);
 }
 
 }  // namespace FUSECONV_ISA
