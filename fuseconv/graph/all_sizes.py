@@ -198,7 +198,7 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
 def _is_below(smaller: Any, larger: Any, ranges: dict[Any, ValueRanges[Any]]) -> bool:
     """Returns whether one size is less than another at all sizes, as `b` is less than `a * b` for sizes from 2.
 
-    The range of one contains values of the other's. That of their difference `b * (a - 1)` tells.
+    The ranges of `b` and `a * b` overlap, but the range of their factored difference `b * (a - 1)` does not contain 0.
     """
     return bool(bound_sympy(sympy.factor(larger - smaller), ranges).lower > 0)
 

@@ -23,7 +23,8 @@ FEW_CHANNELS = 4
 """PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
 
 LARGEST_WINDOW = 196
-"""oneDNN generates code for channels-last depthwise convolutions in bfloat16 with windows of so many elements."""
+"""The largest window with which oneDNN computes channels-last depthwise convolutions in bfloat16, in elements: see
+csrc/kernels/convolution.cpp."""
 
 SHORTEST = 9
 """The library has no kernel for float32 sums of few channels with fewer products (csrc/kernels/few_channels.cu)."""
@@ -95,7 +96,7 @@ def reference(
 
 
 def _needs_contiguous(x: Tensor, weight: Tensor, groups: int) -> bool:
-    """Whether oneDNN would not end to generate code for x channels last: see csrc/kernels/convolution.cpp."""
+    """Whether oneDNN would never finish generating its code for channels-last operands."""
     depthwise = groups > 1 and weight.shape[1] == 1
     on_cpu = x.device.type == "cpu" and x.dtype == torch.bfloat16
     return on_cpu and depthwise and math.prod(weight.shape[2:]) > LARGEST_WINDOW
