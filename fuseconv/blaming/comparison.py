@@ -47,7 +47,7 @@ class Bundle:
 
     Attributes:
         folder: the folder from which the artifacts are loaded.
-        manifest: lists the artifacts, and the differences that are accepted as limits of a runtime.
+        manifest: lists the artifacts, and the differences that are accepted as limits.
     """
 
     folder: Path
@@ -125,11 +125,14 @@ class Comparison:
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
         """Runs each target's fused program in PyTorch. Appends a verdict per wrong program; returns the wrong pairs."""
         wrong: list[Pair] = []
-        for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
+        manifest = None if self.bundle is None else self.bundle.manifest
+        pairs = {self._pair(self.plan): next(iter(self.targets), "")}
+        pairs |= {self._pair(self.plan.of(target)): target for target in self.targets}
+        for pair, target in pairs.items():
             # A replacement that the search found may differ for non-finite inputs. The conversion records this.
             searched = any(step.rule == SEARCH for step in pair.plan.applied)
             judged = [one for one in references if one.case.kind == "ordinary" or not searched]
-            for reference, row in _failing(self.program, judged, _in_torch(pair.fused))[:1]:
+            for reference, row in _failing(self.program, judged, _in_torch(pair.fused), target, manifest)[:1]:
                 wrong.append(pair)
                 if _overflows(reference):
                     verdicts.append(self._overflow(reference, ()))

@@ -111,9 +111,10 @@ class LeftOut(Strict):
 
 
 class Limit(Strict):
-    """A difference between a target's runtime and PyTorch for NaN, infinities or the limits of a dtype.
+    """A difference between an artifact and the original for NaN, infinities or the limits of a dtype.
 
-    The unfused model shows the same difference on that target, so the difference does not come from fusion.
+    Either the unfused model shows the same difference on that target, or finite inputs at the limits of a dtype make
+    the operands of a match exceed the values for which its rule holds.
 
     Attributes:
         target: the name of the target that differs.

@@ -154,7 +154,8 @@ def convert(
             write_reference(staging / REFERENCE, references, program.contract)
         dtype = options.dtype if options else None
         assembly = Assembly.of(subject, program, known, others, dtype, self_contained, invocation)
-        gate = Gate(assembly, references, staging / REFERENCE, NON_FINITE in allow)
+        domains = {rule.name: rule.domain for rule in known}
+        gate = Gate(assembly, references, staging / REFERENCE, NON_FINITE in allow, domains)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)

@@ -61,7 +61,9 @@ class Filling:
         written: the artifacts in the folder, by the name of the target.
         lost: maps the name of each target that is left out to its error.
         by_plan: the names of the targets that fail because of the plan, although no further plan may be tried.
-        limits: the outputs that a target's runtime computes differently for special values.
+        beyond: the outputs that the fused program computes differently in PyTorch because operands exceed the domain of
+            a rule, and the domain in words.
+        limits: the outputs that a target computes differently for special values.
         found: maps the name of each target to its verification result.
         tuned: the times of the targets. None if they were not measured.
         rejected: maps each match that failed to the reason. A new plan does not contain these matches.
@@ -81,6 +83,7 @@ class Filling:
     written: dict[str, Written] = field(default_factory=dict)
     lost: dict[str, FuseconvError] = field(default_factory=dict)
     by_plan: set[str] = field(default_factory=set)
+    beyond: Mapping[tuple[str, str], str] = field(default_factory=dict)
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
     tuned: Tuned | None = None
@@ -104,12 +107,13 @@ class Filling:
         for last in (*[False] * (ROUNDS - 1), True):
             with self.progress("rewrite"):
                 fused = rewrite(self.assembly.program, self.plan)
-                wrong = None if self.allow_mismatch else self.gate.wrong_in_torch(self.plan, fused)
-            if wrong is not None:
+                in_torch = Verdict() if self.allow_mismatch else self.gate.in_torch(self.plan, fused)
+            if in_torch.guilty is not None:
                 if last:
-                    raise self._wrong_plan(wrong)
-                self._leave_out(wrong)
+                    raise self._wrong_plan(in_torch)
+                self._leave_out(in_torch)
                 continue
+            self.beyond = in_torch.beyond
             self._write(fused)
             if not self._check(last=last) and not self._take_out():
                 break
@@ -186,7 +190,7 @@ class Filling:
             else:
                 logging.getLogger("fuseconv").info("%s fails verification: %s", name, gates.failure(found))
                 with self.progress(f"find the fault in {name}"):
-                    verdict = self.gate.verdict(name, self.plan.of(name), found)
+                    verdict = self.gate.verdict(name, self.plan.of(name), found, self.beyond)
             if verdict.guilty is not None:
                 wrong[name] = verdict
             elif verdict.error is not None:

@@ -7,6 +7,10 @@ left out. Otherwise a step of the plan is the cause.
 
 The guilty step is found by bisection over the number of executed steps, because steps depend on earlier steps. The
 target passes with only the steps before the guilty step, and fails if the guilty step is executed too.
+
+A rule declares the values for which it holds. If a step differs only in a case with finite inputs in which its operands
+exceed the rule's `largest`, the step is kept, and the difference is a limit of the artifacts. Later steps must then
+compute in this case what the program computes after this step.
 """
 
 from __future__ import annotations
@@ -14,10 +18,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
+from fuseconv.blaming.values import values_of
 from fuseconv.bundle.manifest import LeftOut, Limit, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.matching.graph import source_line
@@ -32,10 +39,14 @@ from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import compare_case
 from fuseconv.pipeline.assembly import Assembly, Written
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Domain
 from fuseconv.rulebook.rule_text import Call, parse_line
 from fuseconv.weights.store import Store
 
 _OURS = ("aten.", "fuseconv.", "prims.")
+
+_Key = tuple[str, str]
+"""The names of a case and of an output."""
 
 _CAUSES: Mapping[type[FuseconvError], str] = {UnsupportedError: "unsupported", ParityError: "parity"}
 
@@ -47,13 +58,16 @@ class Verdict:
     Attributes:
         guilty: the step of the plan that is the cause. None if no step is the cause.
         why: the failure with this step, in words. Empty if no step is the cause.
-        limits: the outputs that the target's runtime computes differently for special values, if nothing else is wrong.
+        limits: the outputs that differ only for special values, if nothing else is wrong.
+        beyond: the outputs that the fused program computes differently in PyTorch because operands exceed the domain of
+            a rule, and the domain in words.
         error: the reason why the target is left out. None if it is not left out, or if a step is the cause.
     """
 
     guilty: Step | None = None
     why: str = ""
     limits: tuple[Limit, ...] = ()
+    beyond: Mapping[_Key, str] = field(default_factory=dict)
     error: FuseconvError | None = None
 
 
@@ -67,58 +81,85 @@ class Gate:
         reference: the path of the file with the references.
         non_finite: whether an equivalent form of linear algebra that the search chose may compute other results where
             inputs are NaN, infinite or overflow. Such a difference is a limit of the artifact.
+        domains: maps the name of each rule to the values for which the rule holds.
     """
 
     assembly: Assembly
     references: Sequence[Reference]
     reference: Path
     non_finite: bool = False
+    domains: Mapping[str, Domain] = field(default_factory=dict)
     _unfused: dict[str, Verified] = field(default_factory=dict)
 
-    def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
-        """Finds the step that makes the fused program differ from the original in PyTorch, or None if no step does."""
-        program, kinds = self.assembly.program, self._judged(plan)
-        failing = [row for row in self._failing_in_torch(fused, None) if row.kind in kinds]
-        names = {row.case for row in failing}
+    def in_torch(self, plan: Plan, fused: Program) -> Verdict:
+        """Compares the fused program with the original in PyTorch.
 
-        def fails(count: int) -> bool:
-            rows = self._failing_in_torch(rewrite(program, _first(plan, count)), names)
-            return any(row.kind in kinds for row in rows)
+        Returns:
+            The step that makes the results differ, or the differences for operands beyond the domain of a rule. An
+            empty verdict if nothing differs, or if the program without steps differs too.
+        """
+        references, beyond = {one.case.name: one for one in tried_of(self.references)}, dict[_Key, str]()
+        first = 0
+        while first < len(plan.applied) and (failing := self._failing_in_torch(plan, fused, references.values())):
+            names = {row.case for row in failing}
 
-        if not failing or fails(0):
-            return None
-        return Verdict(_bisect(plan, fails), f"it gives a different result: {_figures(failing)}")
+            def fails(count: int, among: Collection[str] = names) -> bool:
+                chosen = [references[name] for name in among]
+                return bool(self._failing_in_torch(plan, rewrite(self.assembly.program, _first(plan, count)), chosen))
+
+            if not first and fails(0):
+                break
+            count = _bisect(first, len(plan.applied), fails)
+            step, before = plan.applied[count - 1], rewrite(self.assembly.program, _first(plan, count))
+            rows = self._failing_in_torch(plan, before, [references[name] for name in names])
+            if judged := [row for row in rows if not self._exceeds(step, references[row.case].case)]:
+                return Verdict(step, f"it gives a different result: {_figures(judged)}")
+            domain = f"the rule {step.rule} holds for values up to {self.domains[step.rule].largest:g}"
+            beyond |= {(row.case, row.output): domain for row in rows}
+            for name in {row.case for row in rows}:
+                references[name] = replace(references[name], original=_run(before, references[name].case))
+            first = count
+        return Verdict(beyond=beyond)
+
+    def _exceeds(self, step: Step, case: Case) -> bool:
+        """Returns whether the inputs of a case are finite and make a step's operands exceed the domain of its rule."""
+        domain = self.domains.get(step.rule, Domain())
+        finite = all(bool(one.isfinite().all()) for one in case.inputs)
+        if case.kind == "ordinary" or domain.largest is None or not finite:
+            return False
+        exported = self.assembly.program.exported
+        known = {node.name for node in exported.graph.nodes}
+        names = sorted(known & {name.partition("/")[0] for name in step.reads()})
+        values = values_of(exported, case.inputs, names).values()
+        tensors = [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel()]
+        return any(bool(one.abs().max() > domain.largest or one.isnan().any()) for one in tensors)
 
     def _judged(self, plan: Plan) -> tuple[str, ...]:
         """Returns the kinds of cases in which a plan's fused program must agree with the original."""
         excused = self.non_finite and any(step.rule == SEARCH for step in plan.applied)
         return ("ordinary",) if excused else ("ordinary", "special")
 
-    def _failing_in_torch(self, program: Program, names: Collection[str] | None) -> list[OutputRow]:
-        module = program.exported.module(check_guards=False)
-
-        def run(case: Case) -> Sequence[torch.Tensor]:
-            try:
-                with torch.no_grad():
-                    return tuple(module(*(tensor.clone() for tensor in case.inputs)))
-            except (RuntimeError, IndexError, ValueError) as error:
-                raise UpstreamError(str(error).strip().splitlines()[0]) from error
-
-        chosen = [one for one in tried_of(self.references) if names is None or one.case.name in names]
-        rows = [row for one in chosen for row in compare_case("torch", program.contract, one, run)]
+    def _failing_in_torch(self, plan: Plan, program: Program, references: Collection[Reference]) -> list[OutputRow]:
+        """Returns the rows in which a plan's program, or its beginning, must agree with references but does not."""
+        kinds, contract = self._judged(plan), program.contract
+        judged = [one for one in references if one.case.kind in kinds]
+        rows = [row for one in judged for row in compare_case("torch", contract, one, partial(_run, program))]
         return [row for row in rows if not row.ok]
 
-    def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
+    def verdict(
+        self, target: str, plan: Plan, found: Verified, beyond: Mapping[_Key, str] = MappingProxyType({})
+    ) -> Verdict:
         """Finds why a target fails verification.
 
         Args:
             target: the name of the failing target.
             plan: the plan by which the target's program was fused.
             found: the failed verification result.
+            beyond: the outputs that differ in PyTorch too, because operands exceed the domain of a rule.
 
         Returns:
-            The guilty step of the plan, the reason to leave the target out, or the outputs that its runtime computes
-            differently for special values.
+            The guilty step of the plan, the reason to leave the target out, or the outputs that differ only for special
+            values.
         """
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
             return Verdict(error=found.error)  # a rule inserts a custom op that the target does not support
@@ -139,18 +180,23 @@ class Gate:
         if any(key in alike and row.kind == "ordinary" for key, row in failing.items()):
             return Verdict(error=_mismatch(target, found, "they also differ without fusions"))
         kinds = self._judged(plan)
-        if ours := {key for key, row in failing.items() if key not in alike and row.kind in kinds}:
+        if ours := {key for key, row in failing.items() if key not in {*alike, *beyond} and row.kind in kinds}:
             rows = [row for key, row in failing.items() if key in ours]
             names = {row.case for row in rows}
             step = self._step(
                 target, plan, lambda tried: tried.error is not None or bool(ours & _keys(tried).keys()), names
             )
             return Verdict(step, f"the target {target} gives a different result with this step: {_figures(rows)}")
-        return Verdict(limits=tuple(_limit(row) for row in failing.values()))
+        return Verdict(limits=tuple(_limit(row, beyond.get(key, "")) for key, row in failing.items()))
 
     def _step(self, target: str, plan: Plan, fails: Callable[[Verified], bool], cases: Collection[str] | None) -> Step:
         program = self.assembly.program
-        return _bisect(plan, lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)))
+        count = _bisect(
+            0,
+            len(plan.applied),
+            lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)),
+        )
+        return plan.applied[count - 1]
 
     def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
         """Writes one target of a program into a temporary bundle, verifies it, and returns the result.
@@ -242,13 +288,26 @@ def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> Lef
     return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
 
 
-def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
-    """Bisects to the first step with which the program fails. The program must pass without steps and fail with all."""
-    low, high = 0, len(plan.applied)
+def _bisect(low: int, high: int, fails: Callable[[int], bool]) -> int:
+    """Bisects to the smallest number that fails. `low` must pass and `high` must fail."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fails(middle) else (middle, high)
-    return plan.applied[high - 1]
+    return high
+
+
+def _run(program: Program, case: Case) -> tuple[torch.Tensor, ...]:
+    """Runs a program in PyTorch.
+
+    Raises:
+        UpstreamError: an op fails.
+    """
+    module = program.exported.module(check_guards=False)
+    try:
+        with torch.no_grad():
+            return tuple(module(*(tensor.clone() for tensor in case.inputs)))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise UpstreamError(str(error).strip().splitlines()[0]) from error
 
 
 def _first(plan: Plan, count: int) -> Plan:
@@ -265,8 +324,9 @@ def _keys(found: Verified) -> dict[tuple[str, str], OutputRow]:
     return {(row.case, row.output): row for row in found.rows if not row.ok}
 
 
-def _limit(row: OutputRow) -> Limit:
-    return Limit(target=row.target, case=row.case, output=row.output, reason=row.row.reason)
+def _limit(row: OutputRow, domain: str) -> Limit:
+    reason = f"{row.row.reason}; {domain}" if domain else row.row.reason
+    return Limit(target=row.target, case=row.case, output=row.output, reason=reason)
 
 
 def _figures(rows: Sequence[OutputRow]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,39 @@ def test_a_mismatch_that_is_allowed_keeps_the_step(tmp_path: Path) -> None:
     done = convert(model, rules=rule_file(tmp_path / "r.json", WRONG), target=["export"], allow_mismatch=True)
     assert done.plan.counts() == {"wrong": 1}
     assert open_bundle(done.bundle).mismatch
+
+
+OVERFLOWS = {
+    "name": "overflows",
+    "match": ["y = aten.abs.default(x)"],
+    "replace": ["s = aten.mul.Tensor(x, x)", "y = aten.sqrt.default(s)"],
+}
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("rules", "counts", "rejected"),
+    [
+        ([{**OVERFLOWS, "largest": 1e15}], {"overflows": 1}, {}),
+        ([OVERFLOWS], {}, {"overflows": 1}),
+        ([{**RIGHT, "largest": 32}, OVERFLOWS], {"right": 1}, {"overflows": 1}),
+        ([RIGHT, {**OVERFLOWS, "largest": 1e15}], {"overflows": 1}, {"right": 1}),
+    ],
+    ids=["declared", "not declared", "one of two is declared", "the other is declared"],
+)
+def test_a_difference_beyond_the_values_of_a_rule_is_a_limit(
+    rules: list[dict[str, object]], counts: dict[str, int], rejected: dict[str, int], tmp_path: Path
+) -> None:
+    def function(module: Function, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.exp(module.first(x)).log1p(), module.second(x).abs()])
+
+    model = saved(Function(function), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = convert(model, rules=rule_file(tmp_path / "rules.json", *rules), target=TORCH)
+    assert done.plan.counts() == counts
+    assert Counter(miss.rule for miss in done.plan.rejected) == rejected
+    assert {(one.target, one.case) for one in done.limits} == {(target, "extremes") for target in TORCH if counts}
+    assert all("holds for values up to" in one.reason for one in done.limits)
+    assert verify(done.bundle).ok
 
 
 def test_a_rule_that_the_user_consented_to_is_not_left_out_in_silence(tmp_path: Path) -> None:
