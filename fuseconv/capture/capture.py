@@ -21,7 +21,7 @@ from torch.fx.experimental.sym_node import SymNode
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.causal_hint import without_causal_hint
-from fuseconv.capture.deferred import export_proving, release
+from fuseconv.capture.deferred import WITHOUT_RANGES, Guards, declare_ranges, export_proving, release
 from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import constrained_dims, explain, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
@@ -167,19 +167,21 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
         subject: the model and its contract.
         tensors: one example tensor per input of the contract.
     """
-    shapes = [_dynamic(spec) for spec in subject.contract.inputs]
     args, kwargs = arguments(subject.call, tensors)
-    dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
 
-    def exported(deferred: bool) -> ExportedProgram:
-        return torch.export.export(
+    def exported(guards: Guards) -> ExportedProgram:
+        shapes = [_dynamic(spec, ranged=guards != WITHOUT_RANGES) for spec in subject.contract.inputs]
+        program = torch.export.export(
             subject.module,
             args,
             kwargs,
-            dynamic_shapes=dynamic,
+            dynamic_shapes=bound_shapes(subject.module.forward, subject.call, shapes),
             strict=False,
-            prefer_deferred_runtime_asserts_over_guards=deferred,
+            prefer_deferred_runtime_asserts_over_guards=guards != "checked",
         )
+        if guards == WITHOUT_RANGES:
+            declare_ranges(program, subject.contract, _equal_sizes(subject, program))
+        return program
 
     with (
         _ALONE,
@@ -219,13 +221,13 @@ def _equal_sizes(subject: Subject, program: ExportedProgram) -> Mapping[str, Seq
     return sizes
 
 
-def _dynamic(spec: TensorSpec) -> dict[int, Any]:
+def _dynamic(spec: TensorSpec, *, ranged: bool) -> dict[int, Any]:
     """Returns a map from each dynamic axis of an input to its torch.export.Dim.
 
-    A dim whose range has a single size is static.
+    A dim whose range has a single size is static. Unless `ranged`, a dim without a step is exported for all sizes.
     """
     return {
-        axis: multiples.exported_as(size)
+        axis: multiples.exported_as(size) if ranged or size.step > 1 else torch.export.Dim.DYNAMIC
         for axis, size in enumerate(spec.shape)
         if isinstance(size, Dim) and size.min < size.max
     }

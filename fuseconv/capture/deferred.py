@@ -5,6 +5,9 @@ torch.export rejects a dim if it cannot simplify one of the dim's guards. With
 This module proves each assertion from the ranges of the dims, and removes the assertion. In such a program, the sizes
 of one dim in several inputs are different symbols, which are made equal first.
 
+A guard on a size that Python needs as a number, such as `(5 * n - 1) // n == 4` for the number of chunks, is rejected
+nevertheless, but becomes an assertion if the dims have no declared ranges.
+
 An assertion may also hold for all but a few sizes: at `n = 2`, `x[:, 1:]` has one column, and torch.export assumes that
 a computed size is neither 0 nor 1. The program may be right nevertheless. Therefore such an assertion is removed, and
 the program is compared with the model at sizes where it does not hold.
@@ -15,7 +18,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import partial
+from typing import Any, Final, Literal, cast
 
 import sympy
 import torch
@@ -24,7 +28,10 @@ from torch.fx import Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv, free_unbacked_symbols
 from torch.utils._sympy.functions import Mod, PythonMod
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
+from fuseconv.contract.dims import UNBOUNDED
 from fuseconv.contract.spec import Contract
 from fuseconv.graph.model_line import innermost
 from fuseconv.sizes.guards import Ranges, always, exceptions, holds_within
@@ -78,8 +85,15 @@ class UnprovedError(Exception):
         self.kept = kept
 
 
+WITHOUT_RANGES: Final = "asserted without ranges"
+
+Guards = Literal["checked", "asserted", "asserted without ranges"]
+"""What torch.export does with guards: it checks whether they hold within the ranges of the dims, or makes assertions of
+them; the dims may then have no range."""
+
+
 def export_proving(
-    export: Callable[[bool], ExportedProgram],
+    export: Callable[[Guards], ExportedProgram],
     equal: Callable[[ExportedProgram], Sizes],
     check: Callable[[Mapping[str, SymNode]], None],
 ) -> ExportedProgram:
@@ -89,7 +103,8 @@ def export_proving(
     removes them. Assertions that do not hold at a few sizes stay in the program until `release` removes them.
 
     Args:
-        export: a function that calls torch.export. Its argument specifies whether guards become assertions.
+        export: a function that calls torch.export. A program that it exports without ranges has the ranges of the
+            contract afterwards.
         equal: a function that returns the sizes of each dim in a program.
         check: a function that raises `NarrowedError` if the sizes of a dim with a step are restricted by a guard.
 
@@ -100,26 +115,30 @@ def export_proving(
             if the former names no guard.
     """
 
-    def checked(deferred: bool) -> ExportedProgram:
-        exported = export(deferred)
+    def checked(guards: Guards) -> ExportedProgram:
+        exported = export(guards)
         check({name: first for name, (first, *_) in equal(exported).items()})
         return exported
 
     try:
-        return checked(False)
+        return checked("checked")
     except Exception as error:
         if not (isinstance(error, NarrowedError) or any(part in str(error) for part in _UNTOLD)):
             raise
-        proved = _proved(checked, equal)
+        proved = _proved(partial(checked, "asserted"), equal)
         if isinstance(proved, ExportedProgram):
             return proved
+        if not isinstance(proved, NarrowedError | UnprovedError):
+            unranged = _proved(partial(checked, WITHOUT_RANGES), equal)
+            if isinstance(unranged, ExportedProgram):
+                return unranged
         if not isinstance(error, NarrowedError) and (isinstance(proved, UnprovedError) or _NO_RANGE in str(error)):
             raise proved from error
         raise
 
 
 def _proved(
-    export: Callable[[bool], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
+    export: Callable[[], ExportedProgram], equal: Callable[[ExportedProgram], Sizes]
 ) -> ExportedProgram | Exception:
     """Exports with guards as assertions, and returns the program if all hold at all sizes, or at all but a few sizes.
 
@@ -127,7 +146,7 @@ def _proved(
     """
     try:
         with _without_suggestions(), _keeping_ranges():
-            exported = export(True)
+            exported = export()
     except Exception as error:  # noqa: BLE001 - the caller raises one of two errors
         logging.getLogger("fuseconv").debug("the export with assertions failed: %s", error)
         return error
@@ -143,6 +162,26 @@ def _proved(
             return _unproved(node, guard, sizes, exported.range_constraints)
     exported.graph_module.recompile()
     return exported
+
+
+def declare_ranges(exported: ExportedProgram, contract: Contract, sizes: Sizes) -> None:
+    """Gives the dims of a program that was exported without ranges the ranges of the contract.
+
+    Raises:
+        UnprovedError: a guard on one dim, which torch.export would have checked, does not hold at all sizes.
+    """
+    for name, nodes in sizes.items():
+        dim = contract.dims()[name]
+        high = dim.max if dim.max < UNBOUNDED else int_oo
+        for node in nodes:
+            symbol, environment = node.expr, node.shape_env
+            if not symbol.is_Symbol or environment is None:
+                continue  # a dim with a step has a range
+            exported.range_constraints[symbol] = ValueRanges(dim.min, high)
+            environment.var_to_range[symbol] = within = ValueRanges(max(dim.min, 2), high)
+            for guard in (one.expr for one in environment.guards):
+                if guard.free_symbols == {symbol} and not always(guard, {symbol: within}):
+                    raise UnprovedError(str(guard.xreplace({symbol: sympy.Symbol(name)})), (name,), "", None)
 
 
 def release(exported: ExportedProgram, contract: Contract) -> list[Assumption]:

@@ -43,9 +43,10 @@ _HOLDS: Mapping[type[sympy.Basic], Callable[[ValueRanges[Any]], bool]] = {
 def always(guard: sympy.Basic, ranges: Ranges) -> bool:
     """Returns whether a guard provably holds for all values of its symbols in their ranges.
 
-    Before the bounds of the guard are computed, it is simplified: `x mod m` becomes x if 0 <= x < m always holds, and a
-    minimum or maximum becomes the operand that always decides it. The sides of a comparison are subtracted, so that
-    symbols on both sides cancel. If that proves nothing, and the ranges are small, all sizes are checked.
+    Before the bounds of the guard are computed, it is simplified: for `x = q * m + r`, `x mod m` becomes r and `x // m`
+    becomes q if 0 <= r < m always holds, and a minimum or maximum becomes the operand that always decides it. The sides
+    of a comparison are subtracted, so that symbols on both sides cancel. If that proves nothing, and the ranges are
+    small, all sizes are checked.
 
     A guard that divides by zero at some sizes does not hold there. If a divisor may be zero or negative, a guard is
     only checked size by size, because torch writes `x // y // z` as `x // (y * z)`, which is wrong for a negative z. A
@@ -64,8 +65,12 @@ def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
         return False
 
     def reduced(remainder: Any) -> Any:
-        number, modulus = (bound_sympy(part, dict(ranges)) for part in remainder.args)
-        return remainder.args[0] if number.lower >= 0 and number.upper < modulus.lower else remainder
+        divided = _divided_out(remainder.args[0], remainder.args[1], ranges)
+        return remainder if divided is None else divided[1]
+
+    def quotient(floored: Any) -> Any:
+        divided = _divided_out(floored.args[0], floored.args[1], ranges)
+        return floored if divided is None else divided[0]
 
     def chosen(extreme: Any) -> Any:
         sign = 1 if isinstance(extreme, Min) else -1
@@ -75,6 +80,7 @@ def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
         return extreme
 
     settled = guard.replace(lambda part: isinstance(part, (Mod, PythonMod)), reduced)
+    settled = settled.replace(lambda part: isinstance(part, FloorDiv), quotient)
     settled = settled.replace(lambda part: isinstance(part, (Min, Max)), chosen)
     if settled == sympy.true or bound_sympy(settled, dict(ranges)) == _TRUE:
         return True
@@ -83,6 +89,21 @@ def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
         return False
     left, right = settled.args
     return holds(_difference(left, right, ranges))
+
+
+def _divided_out(number: Any, divisor: Any, ranges: Ranges) -> tuple[Any, Any] | None:
+    """Returns the quotient and the remainder of two sizes if they are the same expressions at all sizes, else None.
+
+    For example, `(5 * n - 1) // n` is 4 and the remainder is n - 1.
+    """
+    candidates = [(sympy.S.Zero, number)]
+    if divisor.is_Symbol and number.is_polynomial(divisor):
+        quotient, rest = sympy.div(number, divisor, divisor)
+        candidates += [(quotient, rest), (quotient - 1, rest + divisor)]
+    for quotient, rest in candidates:
+        if bound_sympy(rest, dict(ranges)).lower >= 0 and _difference(rest, divisor, ranges).upper < 0:
+            return quotient, rest
+    return None
 
 
 def _is_bounded(guard: sympy.Basic, ranges: Ranges) -> bool:

@@ -1,6 +1,7 @@
 """Guards on sizes that torch.export cannot simplify: removed if proved, otherwise an error message."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from fuseconv.capture.capture import capture
 from fuseconv.errors import FuseconvError, UnsupportedError
+from fuseconv.sources import read
 
 ROWS = "x=f32[batch:1..64,length:1..64,8]"
 
@@ -65,6 +67,36 @@ class Halves(nn.Module):
 def test_a_guard_that_does_not_is_an_error() -> None:
     with pytest.raises(UnsupportedError, match="works only with n = "):
         capture(subject_of(Halves().eval(), "x=f32[n:2..64,8]"))
+
+
+def parts(h: Tensor, x: Tensor) -> Tensor:
+    heads = torch.cat(h.split(2, -1), 0)
+    return torch.cat(heads.softmax(-1).split(x.shape[0], 0), -1) + x
+
+
+def chunks(h: Tensor, x: Tensor) -> Tensor:
+    padded = F.pad(h, (0, 0, 0, -h.shape[1] % 64)).view(h.shape[0], -1, 64, 8)
+    rows = [padded[:, :, : row + 1].sum(2) for row in range(0, padded.shape[2], 16)]
+    return torch.stack(rows, 2).flatten(1, 2).mean(1, keepdim=True) + x
+
+
+@pytest.mark.parametrize("shape", [ROWS, "x=f32[batch:2..9,length:1..64,8]"])
+@pytest.mark.parametrize("write", [parts, chunks])
+def test_a_number_of_parts_is_no_restriction(write: Callable[[Tensor, Tensor], Tensor], shape: str) -> None:
+    module = Rows(write).eval()
+    program = capture(subject_of(module, shape))
+    assert "_assert_scalar" not in program.exported.graph_module.code
+    for batch, length in ((2, 1), (3, 64), (9, 7)):
+        x = torch.randn(batch, length, 8)
+        torch.testing.assert_close(program.exported.module(check_guards=False)(x)[0], module(x))
+
+
+def test_the_number_of_parts_of_unbounded_dims_is_proved(tmp_path: Path) -> None:
+    module, dims = Rows(parts).eval(), {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(module, (torch.randn(3, 7, 8),), dynamic_shapes=(dims,))
+    torch.export.save(exported, tmp_path / "model.pt2")
+    program = capture(read(tmp_path / "model.pt2"))
+    assert min(dim.max for dim in program.contract.dims().values()) >= 2**31 - 1
 
 
 def pooled(x: Tensor) -> Tensor:

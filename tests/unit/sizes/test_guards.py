@@ -23,6 +23,9 @@ PROVED: dict[str, Any] = {
     "the larger of two": sympy.Eq(Max(s * t, s * t + 3), s * t + 3),
     "the same on both sides": sympy.Ne(s * t + 1, s * t),
     "a remainder": sympy.Eq(Mod(t, 10**7), t),
+    "the number of parts": sympy.Eq(FloorDiv(5 * t - 1, t), 4),
+    "the number of rows": sympy.Eq(FloorDiv(s * t - 1, t), s - 1),
+    "the last part": sympy.Eq(Mod(s * t - 1, t), t - 1),
 }
 
 PADDED = s + PythonMod(-s, 4)
@@ -41,6 +44,7 @@ OPEN: dict[str, Any] = {
     "the smaller depends": sympy.Eq(Min(s, t), t),
     "quotients of different numbers": FloorDiv(s, 2) <= FloorDiv(s - 1, 2),
     "a padded length": sympy.Eq(Mod(PADDED, 8), 0),
+    "parts that a few rows exceed": sympy.Eq(FloorDiv(5 * t - 3, t), 4),
 }
 
 
