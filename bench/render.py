@@ -149,17 +149,20 @@ def model_lines(unordered: Sequence[Row]) -> Iterator[str]:
         milliseconds = f"{row['targets'][row['ours']]:.3f}"
         milliseconds += f" | {row['first'][OURS + row['ours']]:.2f}" if changing else ""
         figures = [f"{nearest[peer][at]:.2f}x" if nearest[peer][at] else "" for peer in peers]
-        cells = [model(row), row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
+        cells = [model(row), row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"] or "")]
         yield f"| {' | '.join(cells)} |"
-    if len(rows) == 1:
+    compared = [row for row in rows if row["best_peer"]]
+    if len(compared) <= 1:
         return
-    ratios = [row["ratio"] for row in rows]
-    middle = mean(rows, lambda row: row["ratio"])
-    slower = sum(row["ratio"] < 1 - row["noise"] for row in rows)
+    ratios = [row["ratio"] for row in compared]
+    middle = mean(compared, lambda row: row["ratio"])
+    slower = sum(row["ratio"] < 1 - row["noise"] for row in compared)
     yield ""
     span = f"The nearest peer takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the bundle"
     yield f"{span}; the geometric mean is {middle:.2f}."
-    yield f"The bundle is slower, beyond the noise, in {slower} of {len(rows)} rows."
+    yield f"The bundle is slower, beyond the noise, in {slower} of {len(compared)} rows."
+    if alone := len(rows) - len(compared):
+        yield f"{alone} rows have no peer: none of them exports, or compiles, the model for these sizes."
 
 
 def model(row: Row) -> str:

@@ -169,12 +169,13 @@ _IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6
 
 
 def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
-    """Whether AOTInductor compiles the reference: on a GPU, if the library has no kernel of its own for the call.
+    """Whether AOTInductor compiles the reference: on a CPU, and on a GPU if the library has no kernel for the call.
 
     The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
+    On a CPU, the compiler also chooses the layout, and convolutions of oneDNN that compute the activation.
     """
     if x.device.type != "cuda":
-        return False
+        return True
     stride, padding, transposed, groups, act = *rest[2:4], rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
     if transposed or x.dtype == torch.float64:
         return True

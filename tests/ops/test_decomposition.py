@@ -59,7 +59,7 @@ CONVOLUTIONS = {
     "single positions with a window": ((2, 16, 1, 1), (24, 16, 1, 3), 1, {"last": False}, True),
     "groups": ((2, 16, 8), (16, 8, 3), 2, {}, False),
     "groups of two": ((2, 16, 8), (16, 2, 3), 8, {}, True),
-    "cpu": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {"device": "cpu", "dtype": SINGLE}, False),
+    "cpu": ((2, 16, 8, 8), (24, 16, 3, 3), 1, {"device": "cpu", "dtype": SINGLE}, True),
 }
 
 
