@@ -17,19 +17,23 @@ from fuseconv.capture.causal_hint import without_causal_hint
 from fuseconv.capture.errors import explain_call
 from fuseconv.capture.results import export_registering
 from fuseconv.contract.spec import Contract
-from fuseconv.errors import UsageError
+from fuseconv.errors import ParityError, UsageError
 from fuseconv.fusing.module import Fused
-from fuseconv.fusing.trial import check_against, check_sizes
+from fuseconv.fusing.trial import Comparison, check_sizes
 from fuseconv.graph.derived_sizes import read_sizes_of_inputs
 from fuseconv.graph.op_aliases import name_ops_once
 from fuseconv.graph.recurrent import any_number_of_steps
+from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import Plan
+from fuseconv.matching.steps import Miss, Plan
 from fuseconv.program.captured import Program
 from fuseconv.program.original import keeping_buffers
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.checked import checked_plan
+from fuseconv.proof.guilty import bisect
+from fuseconv.proof.guilty import rejected as excluded
 from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.rule import Rule
 
 
 def fuse(
@@ -45,8 +49,9 @@ def fuse(
     The fused module shares the parameters and buffers of the model, under the same names. An optimizer of the model
     keeps working, a state dict of the model loads, and training one of the two modules trains both. A rule is applied
     only if it preserves the gradients and does not depend on the value of a parameter or buffer, which may change. If a
-    replacement does not compute the same values as the matched ops, `fuse` skips the match and warns. Before it
-    returns, `fuse` compares the outputs, gradients and buffers of the fused module with those of the model.
+    replacement does not compute the same values as the matched ops, `fuse` skips the match and warns. The same holds
+    if the outputs, gradients and buffers of the fused module, which are compared with those of the model, differ with
+    this replacement.
 
     The captured graph is valid only for the mode (train or eval), dtypes, devices, sizes and autocast setting with
     which `fuse` was called. Call `fuse` again for another setting; both fused modules share the model's parameters.
@@ -64,7 +69,7 @@ def fuse(
         The fused module. Its attribute `plan` lists the fusions and the near misses.
 
     Raises:
-        ParityError: an output, gradient or buffer of the fused module differs from the model's.
+        ParityError: an output, gradient or buffer differs from the model's even without replacements.
         RuleError: a rule file is invalid.
         UnsupportedError: the model cannot be captured.
         UsageError: the model rejects the inputs, or no op in the fused graph accepts a `backend`.
@@ -79,15 +84,40 @@ def fuse(
     known = load_rules(rules)
     program = _capture(model, args, kwargs, dynamic_shapes)
     check_sizes(model, program, Fused(model, program, Plan(())), args, kwargs)
-    chosen = checked_plan(program, known, device=program.contract.device, targets=["export"])
+    chosen, fused = _proved(model, program, known, backend, Comparison(model, program, args, kwargs))
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
-    fused = _fused(model, program, chosen, backend)
-    # The steps that change random numbers have been tested at each match. This comparison disables them, so that both
-    # modules use the same random numbers.
-    proved = chosen.drawing_the_same()
-    check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
     return fused
+
+
+def _proved(
+    model: nn.Module, program: Program, rules: Sequence[Rule], backend: str | None, comparison: Comparison
+) -> tuple[Plan, Fused]:
+    """Returns a plan, and the module that is fused by it, without the matches that make the module differ."""
+    rejected: dict[MatchKey, Miss] = {}
+    while True:
+        chosen = checked_plan(program, rules, device=program.contract.device, targets=["export"], rejected=rejected)
+        fused = _fused(model, program, chosen, backend)
+        # The steps that change random numbers have been tested at each match. This comparison disables them, so that
+        # both modules use the same random numbers.
+        same = chosen.drawing_the_same()
+        wrong = comparison.differing(fused if same == chosen else _fused(model, program, same, backend))
+        if not wrong:
+            return chosen, fused
+
+        def fails(count: int, same: Plan = same) -> bool:
+            return bool(comparison.differing(_fused(model, program, same.first(count), None)))
+
+        name, row = next(iter(wrong.items()))
+        why = f"{name}: {row.reason}"
+        if not same.applied or fails(0) or not fails(len(same.applied)):
+            raise ParityError(
+                f"the fused module differs from the model: {why}",
+                where=f"the rules applied: {', '.join(chosen.counts()) or 'none'}",
+                fix="pass `rules` without the faulty rule, or another `backend`",
+            )
+        guilty = same.applied[bisect(0, len(same.applied), fails) - 1]
+        rejected |= excluded(program, same, guilty, why, rejected)
 
 
 def _call(example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture.agreement import difference
-from fuseconv.errors import ContractError, ParityError, UnsupportedError, is_out_of_memory
+from fuseconv.errors import ContractError, UnsupportedError, is_out_of_memory
 from fuseconv.fusing.module import Fused
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import Row, compare, incomparable
@@ -31,42 +31,34 @@ Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
 """A function that runs a module: (buffers by name, input leaves) -> output leaves. It may mutate the buffers."""
 
 
-def check_against(
-    model: nn.Module, program: Program, fused: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Verifies that a fused module gives the same outputs, gradients and buffers as the model on the example inputs.
+class Comparison:
+    """Compares modules with a model on the example inputs: outputs, gradients and buffers.
 
     Args:
         model: the original model, which provides the expected results.
         program: the captured model, which is run in float64 as the reference.
-        fused: the fused module to verify.
         args: the positional example inputs.
         kwargs: the keyword example inputs.
-
-    Raises:
-        ParityError: an output, gradient or buffer of the fused module differs from the model's.
     """
-    inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
 
-    def calling(module: nn.Module) -> Call:
+    def __init__(self, model: nn.Module, program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._model = model
+        self._inputs, self._spec = pytree.tree_flatten((args, dict(kwargs)))
+        self._original = self._outcome(model)
+        self._fp64 = _run_in_float64(model, program, self._inputs)
+
+    def differing(self, module: nn.Module) -> dict[str, Row]:
+        """Returns the values of a module that differ from the model's, by name."""
+        actual = self._outcome(module)
+        rows = {name: _compare(name, actual, self._original, self._fp64) for name in self._original}
+        return {name: row for name, row in rows.items() if not row.ok}
+
+    def _outcome(self, module: nn.Module) -> Outcome:
         def call(buffers: dict[str, Tensor], leaves: list[Any]) -> list[Any]:
-            given, keywords = pytree.tree_unflatten(leaves, spec)
+            given, keywords = pytree.tree_unflatten(leaves, self._spec)
             return pytree.tree_leaves(functional_call(module, buffers, given, keywords))
 
-        return call
-
-    original = _run(calling(model), model, inputs)
-    actual = _run(calling(fused), model, inputs)
-    fp64 = _run_in_float64(model, program, inputs)
-    rows = {name: _compare(name, actual, original, fp64) for name in original}
-    if failing := {name: row for name, row in rows.items() if not row.ok}:
-        name, row = next(iter(failing.items()))
-        rules = ", ".join(fused.plan.counts()) or "none"
-        raise ParityError(
-            f"{len(failing)} of {len(rows)} values differ; first: {name}: {row.reason}",
-            where=f"the rules applied: {rules}",
-            fix="pass `rules` without the faulty rule",
-        )
+        return _run(call, self._model, self._inputs)
 
 
 def check_sizes(

@@ -210,6 +210,10 @@ class Plan:
         """The steps that are executed."""
         return tuple(step for step in self.steps if step.apply)
 
+    def first(self, count: int) -> Plan:
+        """Returns the plan with only the first steps that are executed."""
+        return replace(self, steps=self.applied[:count])
+
     def of(self, target: str) -> Plan:
         """Returns the plan for one target. Steps that are not executed in this target are disabled."""
         steps = (step if step.applies(target) == step.apply else replace(step, apply=False) for step in self.steps)

@@ -28,6 +28,7 @@ from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_targe
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.pipeline.original import write_original
 from fuseconv.program.captured import Program
+from fuseconv.proof.guilty import rejected
 from fuseconv.runtime.few_kernels import Problems
 from fuseconv.runtime.tactics import FILE, has_tactics, measure, write
 from fuseconv.targets import move_weights
@@ -209,7 +210,7 @@ class Filling:
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
-        self.rejected |= gates.rejected(self.assembly.program, self.plan, verdict, self.rejected)
+        self.rejected |= rejected(self.assembly.program, self.plan, verdict.guilty, verdict.why, self.rejected)
         with self.progress("match"):
             self.plan = self.replan(self.rejected)
 

@@ -27,10 +27,8 @@ import torch
 from fuseconv.blaming.values import values_of
 from fuseconv.bundle.manifest import LeftOut, Limit, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UpstreamError
-from fuseconv.matching.graph import source_line
-from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import SEARCH, Miss, Plan, Step
+from fuseconv.matching.steps import SEARCH, Plan, Step
 from fuseconv.parity import process
 from fuseconv.parity.cases import Case
 from fuseconv.parity.process import Verified
@@ -39,6 +37,7 @@ from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import compare_case
 from fuseconv.pipeline.assembly import Assembly, Written
 from fuseconv.program.captured import Program
+from fuseconv.proof.guilty import bisect
 from fuseconv.rulebook.rule import Domain
 from fuseconv.rulebook.rule_text import Call, parse_line
 from fuseconv.weights.store import Store
@@ -105,12 +104,12 @@ class Gate:
 
             def fails(count: int, among: Collection[str] = names) -> bool:
                 chosen = [references[name] for name in among]
-                return bool(self._failing_in_torch(plan, rewrite(self.assembly.program, _first(plan, count)), chosen))
+                return bool(self._failing_in_torch(plan, rewrite(self.assembly.program, plan.first(count)), chosen))
 
             if not first and fails(0):
                 break
-            count = _bisect(first, len(plan.applied), fails)
-            step, before = plan.applied[count - 1], rewrite(self.assembly.program, _first(plan, count))
+            count = bisect(first, len(plan.applied), fails)
+            step, before = plan.applied[count - 1], rewrite(self.assembly.program, plan.first(count))
             rows = self._failing_in_torch(plan, before, [references[name] for name in names])
             if judged := [row for row in rows if not self._exceeds(step, references[row.case].case)]:
                 return Verdict(step, f"it gives a different result: {_figures(judged)}")
@@ -191,10 +190,10 @@ class Gate:
 
     def _step(self, target: str, plan: Plan, fails: Callable[[Verified], bool], cases: Collection[str] | None) -> Step:
         program = self.assembly.program
-        count = _bisect(
+        count = bisect(
             0,
             len(plan.applied),
-            lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)),
+            lambda count: fails(self.attempt(target, rewrite(program, plan.first(count)), cases)),
         )
         return plan.applied[count - 1]
 
@@ -251,49 +250,10 @@ def failure(found: Verified) -> str:
     return found.error.what if found.error is not None else _figures(list(_keys(found).values()))
 
 
-def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
-    """Returns the matches to exclude after a step failed, with the reasons.
-
-    These are the failing step's match, and all matches of the same rule if another match of this rule failed before.
-
-    Args:
-        program: the captured program.
-        plan: the plan that contains the failing step.
-        verdict: the verdict, whose `guilty` is the failing step.
-        before: maps each match that is already excluded to the reason.
-    """
-    assert verdict.guilty is not None
-    guilty = verdict.guilty
-    again = any(rule == guilty.rule for rule, _ in before)
-    lines = {node.name: source_line(node) for node in program.exported.graph.nodes}
-
-    def miss(step: Step) -> Miss:
-        reason = (
-            verdict.why
-            if step is guilty
-            else f"the rule was left out because it failed at {guilty.nodes[-1]}: {verdict.why}"
-        )
-        where = lines.get(step.nodes[-1].partition("/")[0], "")
-        return Miss(
-            step.rule, step.nodes[-1], reason, "the result of the original", reason, where, refused=True, rejected=True
-        )
-
-    steps = [step for step in plan.applied if step is guilty or (again and step.rule == guilty.rule)]
-    return {(step.rule, step.nodes): miss(step) for step in steps}
-
-
 def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> LeftOut:
     """Returns the manifest entry for a target that is left out because of an error."""
     cause = "plan" if by_plan else _CAUSES.get(type(error), "upstream")
     return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
-
-
-def _bisect(low: int, high: int, fails: Callable[[int], bool]) -> int:
-    """Bisects to the smallest number that fails. `low` must pass and `high` must fail."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fails(middle) else (middle, high)
-    return high
 
 
 def _run(program: Program, case: Case) -> tuple[torch.Tensor, ...]:
@@ -308,10 +268,6 @@ def _run(program: Program, case: Case) -> tuple[torch.Tensor, ...]:
             return tuple(module(*(tensor.clone() for tensor in case.inputs)))
     except (RuntimeError, IndexError, ValueError) as error:
         raise UpstreamError(str(error).strip().splitlines()[0]) from error
-
-
-def _first(plan: Plan, count: int) -> Plan:
-    return replace(plan, steps=plan.applied[:count])
 
 
 def _brings_ops(plan: Plan) -> bool:
