@@ -78,6 +78,17 @@ def has_channels_last_kernel(_: Constants, x: Any, weight: Any, groups: Any) -> 
         raise Refused("a convolution with a kernel for channels-last images", f"the weight {text_of(weight)}")
 
 
+@rule_function(tensors=False)
+def adds_residual(_: Constants, x: Any, weight: Any, groups: Any) -> None:
+    """The convolution may add a residual. On CUDA, one in groups then needs a plan of cuDNN for each new size."""
+    import torch
+
+    fake, own = fake_of(x), fake_of(weight).shape[1]
+    is_static = all(isinstance(size, int) for size in fake.shape)
+    if fake.is_cuda and fake.dtype in (torch.float16, torch.bfloat16) and groups != 1 and own != 1 and not is_static:
+        raise Refused("one group or one channel in each, or static sizes", f"{groups} groups and x {text_of(x)}")
+
+
 _SAME_IMAGES = frozenset(
     f"aten.{op}"
     for op in (

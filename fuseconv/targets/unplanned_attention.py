@@ -79,14 +79,15 @@ def _takes(node: Node) -> bool:
         return False
     given = arguments(node)
     q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
-    # The kernels do not broadcast: the batch is the same in all three, and key heads divide the query heads.
+    # The batch is the same in all three. PyTorch broadcasts a single head of keys, which all queries share then.
+    heads = [k.shape[1]]
     return bool(
         any(isinstance(size, torch.SymInt) for x in (q, k) for size in x.shape)
         and q.dim() == k.dim() == v.dim() == 4
         and q.dtype in _DTYPES
         and same_sizes([q.shape[0], q.shape[3]], [k.shape[0], k.shape[3]])
         and same_sizes(k.shape[:3], v.shape[:3])
-        and (same_sizes([q.shape[1]], [k.shape[1]]) or (given["enable_gqa"] and _group(q, k) > 0))
+        and (same_sizes([q.shape[1]], heads) or ((given["enable_gqa"] or heads == [1]) and _group(q, k) > 0))
         and all(isinstance(width, int) and 0 < width <= WIDEST for width in (q.shape[3], v.shape[3]))
         and given["dropout_p"] == 0
         and _supports(given, q, k)

@@ -11,6 +11,7 @@ import torch
 from support import programs
 from support.channels import Modulated, Shuffled, archive
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from fuseconv.capture.capture import capture
 from fuseconv.graph.proved_sizes import row_major
@@ -103,6 +104,30 @@ def test_which_convolutions_read_channels_last_images(
 ) -> None:
     arguments = [operand("x", torch.empty(x)), operand("w", torch.empty(weight)), groups]
     check(holds, "has_channels_last_kernel", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("weight", "groups", "dtype", "device", "dynamic", "holds"),
+    [
+        ((8, 8, 1), 1, torch.float16, "cuda", True, True),
+        ((8, 2, 1), 4, torch.float16, "cuda", True, False),
+        ((8, 2, 1), 4, torch.bfloat16, "cuda", True, False),
+        ((8, 2, 1), 4, torch.float16, "cuda", False, True),
+        ((8, 2, 1), 4, torch.float32, "cuda", True, True),
+        ((8, 2, 1), 4, torch.float16, "cpu", True, True),
+        ((8, 1, 3), 8, torch.float16, "cuda", True, True),
+    ],
+)
+def test_which_convolutions_add_a_residual(
+    weight: tuple[int, ...], groups: int, dtype: torch.dtype, device: str, dynamic: bool, holds: bool
+) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    batch = DimDynamic.DYNAMIC if dynamic else DimDynamic.STATIC
+    symbols: Any = StatelessSymbolicContext([batch, DimDynamic.STATIC, DimDynamic.STATIC])
+    like = mode.from_tensor(torch.empty(3, 8, 5, dtype=dtype), symbolic_context=symbols)
+    with mode:
+        x = torch.empty(like.shape, dtype=dtype, device=device)
+        check(holds, "adds_residual", operand("x", x), operand("w", torch.empty(weight)), groups)
 
 
 IMAGES = torch.empty(2, 5, 6, 8)  # [N, H, W, C]
