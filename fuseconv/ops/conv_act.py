@@ -172,7 +172,6 @@ def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     """Whether AOTInductor compiles the reference: on a CPU, and on a GPU if the library has no kernel for the call.
 
     The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
-    On a CPU, the compiler also chooses the layout, and convolutions of oneDNN that compute the activation.
     """
     if x.device.type != "cuda":
         return True
