@@ -25,6 +25,7 @@ from fuseconv.matching.plan import MatchKey, plan
 from fuseconv.matching.regions import search_rule
 from fuseconv.matching.steps import Forms, Miss, Plan, Step, Trial
 from fuseconv.program.captured import Program
+from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.adversarial import draw, hard, kind
 from fuseconv.proof.difference import Compared
 from fuseconv.proof.edges import edges_of
@@ -72,8 +73,9 @@ def checked_plan(
     left = dict(rejected)
     trial = _Trial(program, rules)
     for _ in range(ROUNDS):
-        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left, forms=forms)
-        wrong = trial.wrong(found)
+        with quiet_torch():
+            found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left, forms=forms)
+            wrong = trial.wrong(found)
         if not wrong:
             told = {(miss.rule, miss.node) for miss in found.misses}
             more = tuple(miss for miss in left.values() if (miss.rule, miss.node) not in told)
