@@ -21,7 +21,7 @@ from torch.fx.experimental.sym_node import SymNode
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.causal_hint import without_causal_hint
-from fuseconv.capture.deferred import WITHOUT_RANGES, Guards, declare_ranges, export_proving, release
+from fuseconv.capture.deferred import Guards, declare_ranges, export_proving, release
 from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import constrained_dims, explain, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
@@ -170,7 +170,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
     args, kwargs = arguments(subject.call, tensors)
 
     def exported(guards: Guards) -> ExportedProgram:
-        shapes = [_dynamic(spec, ranged=guards != WITHOUT_RANGES) for spec in subject.contract.inputs]
+        shapes = [_dynamic(spec, ranged=guards != "unranged") for spec in subject.contract.inputs]
         program = torch.export.export(
             subject.module,
             args,
@@ -179,7 +179,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
             strict=False,
             prefer_deferred_runtime_asserts_over_guards=guards != "checked",
         )
-        if guards == WITHOUT_RANGES:
+        if guards == "unranged":
             declare_ranges(program, subject.contract, _equal_sizes(subject, program))
         return program
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import sympy
 import torch
@@ -85,11 +85,9 @@ class UnprovedError(Exception):
         self.kept = kept
 
 
-WITHOUT_RANGES: Final = "asserted without ranges"
-
-Guards = Literal["checked", "asserted", "asserted without ranges"]
+Guards = Literal["checked", "asserted", "unranged"]
 """What torch.export does with guards: it checks whether they hold within the ranges of the dims, or makes assertions of
-them; the dims may then have no range."""
+them, for dims with or without ranges."""
 
 
 def export_proving(
@@ -129,7 +127,7 @@ def export_proving(
         if isinstance(proved, ExportedProgram):
             return proved
         if not isinstance(proved, NarrowedError | UnprovedError):
-            unranged = _proved(partial(checked, WITHOUT_RANGES), equal)
+            unranged = _proved(partial(checked, "unranged"), equal)
             if isinstance(unranged, ExportedProgram):
                 return unranged
         if not isinstance(error, NarrowedError) and (isinstance(proved, UnprovedError) or _NO_RANGE in str(error)):

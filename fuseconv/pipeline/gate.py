@@ -15,10 +15,10 @@ compute in this case what the program computes after this step.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -111,12 +111,15 @@ class Gate:
             count = bisect(first, len(plan.applied), fails)
             step, before = plan.applied[count - 1], rewrite(self.assembly.program, plan.first(count))
             rows = self._failing_in_torch(plan, before, [references[name] for name in names])
-            if judged := [row for row in rows if not self._exceeds(step, references[row.case].case)]:
+            # A row whose figures are NaN could not be compared, for example because an op failed.
+            exceeds = {name: self._exceeds(step, references[name].case) for name in {row.case for row in rows}}
+            if judged := [row for row in rows if math.isnan(row.row.max_abs) or not exceeds[row.case]]:
                 return Verdict(step, f"it gives a different result: {_figures(judged)}")
             domain = f"the rule {step.rule} holds for values up to {self.domains[step.rule].largest:g}"
             beyond |= {(row.case, row.output): domain for row in rows}
-            for name in {row.case for row in rows}:
-                references[name] = replace(references[name], original=_run(before, references[name].case))
+            run = _runner(before)
+            for name in exceeds:
+                references[name] = replace(references[name], original=run(references[name].case))
             first = count
         return Verdict(beyond=beyond)
 
@@ -140,9 +143,9 @@ class Gate:
 
     def _failing_in_torch(self, plan: Plan, program: Program, references: Collection[Reference]) -> list[OutputRow]:
         """Returns the rows in which a plan's program, or its beginning, must agree with references but does not."""
-        kinds, contract = self._judged(plan), program.contract
+        kinds, contract, run = self._judged(plan), program.contract, _runner(program)
         judged = [one for one in references if one.case.kind in kinds]
-        rows = [row for one in judged for row in compare_case("torch", contract, one, partial(_run, program))]
+        rows = [row for one in judged for row in compare_case("torch", contract, one, run)]
         return [row for row in rows if not row.ok]
 
     def verdict(
@@ -256,18 +259,18 @@ def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> Lef
     return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
 
 
-def _run(program: Program, case: Case) -> tuple[torch.Tensor, ...]:
-    """Runs a program in PyTorch.
-
-    Raises:
-        UpstreamError: an op fails.
-    """
+def _runner(program: Program) -> Callable[[Case], tuple[torch.Tensor, ...]]:
+    """Returns a function that runs a program in PyTorch, and raises UpstreamError if an op fails."""
     module = program.exported.module(check_guards=False)
-    try:
-        with torch.no_grad():
-            return tuple(module(*(tensor.clone() for tensor in case.inputs)))
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise UpstreamError(str(error).strip().splitlines()[0]) from error
+
+    def run(case: Case) -> tuple[torch.Tensor, ...]:
+        try:
+            with torch.no_grad():
+                return tuple(module(*(tensor.clone() for tensor in case.inputs)))
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise UpstreamError(str(error).strip().splitlines()[0]) from error
+
+    return run
 
 
 def _brings_ops(plan: Plan) -> bool:

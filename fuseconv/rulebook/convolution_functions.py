@@ -80,7 +80,7 @@ def has_channels_last_kernel(_: Constants, x: Any, weight: Any, groups: Any) -> 
 
 @rule_function(tensors=False)
 def adds_residual(_: Constants, x: Any, weight: Any, groups: Any) -> None:
-    """The convolution may add a residual. On CUDA, one in groups then needs a plan of cuDNN for each new size."""
+    """Not a grouped convolution of dynamic sizes in 16 bits on CUDA, which with a residual needs cuDNN plans."""
     import torch
 
     fake, own = fake_of(x), fake_of(weight).shape[1]
