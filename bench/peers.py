@@ -102,7 +102,7 @@ def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
             raise LookupError("onnxruntime.transformers has no optimizer for such models")
         path = problem.scratch / "model.onnx"
         if not path.exists():
-            path.parent.mkdir()
+            path.parent.mkdir(exist_ok=True)
             torch.onnx.export(
                 problem.module, problem.inputs, path, dynamo=True, external_data=True, verbose=False, report=False
             )

@@ -30,6 +30,13 @@ Sizes = Literal["unlike", "equal", "one", "empty", "longest"]
 LARGEST = 1 << 20
 """The maximum number of elements of a tensor when one size is as large as possible."""
 
+FEW = 4
+"""The number of rows of tensors that are shortened, so that a test takes less time. Rows of different magnitudes occur
+in `tiny` values."""
+
+LONG = 1 << 18
+"""The number of elements above which tensors are shortened."""
+
 _WORDS = {
     "unlike": "sizes unlike",
     "equal": "sizes made equal",
@@ -99,13 +106,33 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
     return [how for at, how in enumerate(taken) if how.values not in {earlier.values for earlier in taken[:at]}]
 
 
-def draw(
+def draws(
     ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
+) -> Iterator[list[Any]]:
+    """Yields at most two sets of random operands for an excerpt: shortened ones, then those of the program's sizes.
+
+    Few rows show most faults in a fraction of the time, but a program that contains its number of rows as a literal is
+    right only at that number. On CUDA devices, kernels depend on the sizes and take little time, so no operands are
+    shortened there. The arguments are those of `draw`.
+    """
+    for rows in (FEW, None):
+        if operands := draw(ledger, excerpt, captured, how, edges, domain, rows):
+            yield operands
+
+
+def draw(
+    ledger: Ledger,
+    excerpt: Excerpt,
+    captured: Sequence[Any],
+    how: Hard,
+    edges: Edges,
+    domain: Domain = ANY,
+    rows: int | None = None,
 ) -> list[Any] | None:
     """Generates one set of random operands for an excerpt, or returns None if no such operands exist.
 
     None is returned if an operand that must be random is not a tensor or has a data-dependent size, or if the excerpt
-    has no sizes of the kind that `how` requests.
+    has no sizes of the kind that `how` requests, or if there is nothing to shorten.
 
     Args:
         ledger: the ledger that contains the excerpt.
@@ -115,6 +142,7 @@ def draw(
         how: the kinds of values and sizes to generate.
         edges: the values at which ops of the excerpt change behavior.
         domain: the floating-point values that may occur.
+        rows: the number of rows of the operands that have the most rows. None for the number in the program.
     """
     fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
@@ -126,9 +154,12 @@ def draw(
         return None
     if how.sizes == "longest" and not (sizes := _longest(sizes, shapes, ledger.workspace.ranges)):
         return None
+    drawn_shapes = {node: [_number(size, sizes) for size in fake.shape] for node, fake in fakes.items()}
+    if rows is not None and not (drawn_shapes := _shortened(drawn_shapes, captured, rows)):
+        return None
     drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, domain=domain)
     return [
-        drawn(node, fakes[node], seed=seed, device=value.device) if node in fakes else value
+        drawn(node, fakes[node], drawn_shapes[node], seed=seed, device=value.device) if node in fakes else value
         for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True))
     ]
 
@@ -141,9 +172,25 @@ def _unbacked(fake: torch.Tensor) -> bool:
     return any(str(symbol).startswith("u") for size in fake.shape for symbol in _expression(size).free_symbols)
 
 
+def _shortened(shapes: Mapping[Node, list[int]], captured: Sequence[Any], rows: int) -> dict[Node, list[int]]:
+    """Returns the shapes with at most `rows` rows in place of the largest number of rows, or {} if that saves nothing.
+
+    The largest number of rows is the size of the first axis, which is the batch of most models.
+    """
+    most = max((shape[0] for shape in shapes.values() if shape), default=0)
+    if most <= rows or max(map(math.prod, shapes.values())) <= LONG or _on_cuda(captured):
+        return {}
+    return {node: [rows, *shape[1:]] if shape and shape[0] == most else shape for node, shape in shapes.items()}
+
+
+def _on_cuda(operands: Sequence[Any]) -> bool:
+    return any(isinstance(one, torch.Tensor) and one.is_cuda for one in operands)
+
+
 def _drawn(
     node: Node,
     fake: torch.Tensor,
+    shape: Sequence[int],
     *,
     sizes: Mapping[Any, int],
     values: Values,
@@ -153,7 +200,6 @@ def _drawn(
     device: torch.device,
 ) -> torch.Tensor:
     """Returns a random tensor for an operand. Its axes have the same order in memory as in the program."""
-    shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
     (tensor,) = draw_operands([spec], 0, values, seed, device, edges, domain).tensors

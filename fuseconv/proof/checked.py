@@ -26,7 +26,7 @@ from fuseconv.matching.regions import search_rule
 from fuseconv.matching.steps import Forms, Miss, Plan, Step, Trial
 from fuseconv.program.captured import Program
 from fuseconv.program.quiet import quiet_torch
-from fuseconv.proof.adversarial import draw, hard, kind
+from fuseconv.proof.adversarial import Hard, draws, hard, kind
 from fuseconv.proof.difference import Compared
 from fuseconv.proof.edges import edges_of
 from fuseconv.proof.ledger import Excerpt, Ledger
@@ -154,22 +154,29 @@ class _Trial:
         return found, self._kinds[alike]
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[Compared]:
-        """Compares the replacement with the matched ops on each set of random operands."""
-        rule, compare = self._rules[excerpt.step.rule], COMPARISONS[excerpt.step.draws]
-        edges = edges_of((excerpt.before, excerpt.after), captured)
+        """Compares the replacement with the matched ops on each kind of random operands."""
+        rule, edges = self._rules[excerpt.step.rule], edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
-            if operands := draw(ledger, excerpt, captured, how, edges, rule.domain):
-                ordinary, overflowing = how.values in ORDINARY, how.values in OVERFLOWING
-                found = compare(
-                    excerpt.before,
-                    excerpt.after,
-                    operands,
-                    ordinary=ordinary,
-                    overflowing=overflowing,
-                    fp64_only=bool(excerpt.step.literals),
-                )
-                what = f"{found.difference}; {how}, {_given(excerpt, operands)}" if found.difference else ""
-                yield replace(found, difference=what)
+            found = None
+            for operands in draws(ledger, excerpt, captured, how, edges, rule.domain):
+                found = _on_operands(excerpt, how, operands)
+                if found.ran and not found.difference:
+                    break
+            if found:
+                yield found
+
+
+def _on_operands(excerpt: Excerpt, how: Hard, operands: Sequence[Any]) -> Compared:
+    found = COMPARISONS[excerpt.step.draws](
+        excerpt.before,
+        excerpt.after,
+        operands,
+        ordinary=how.values in ORDINARY,
+        overflowing=how.values in OVERFLOWING,
+        fp64_only=bool(excerpt.step.literals),
+    )
+    what = f"{found.difference}; {how}, {_given(excerpt, operands)}" if found.difference else ""
+    return replace(found, difference=what)
 
 
 def _rounded(error: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Every match is tested before it is replaced: wrong rules are rejected with the measured error."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -295,11 +295,11 @@ def test_sites_alike_are_tried_once_on_drawn_values(
 ) -> None:
     drawn = []
 
-    def draw(*given: Any) -> list[Any] | None:
+    def draws(*given: Any) -> Iterator[list[Any]]:
         drawn.append(given)
-        return adversarial.draw(*given)
+        return adversarial.draws(*given)
 
-    monkeypatch.setattr("fuseconv.proof.checked.draw", draw)
+    monkeypatch.setattr("fuseconv.proof.checked.draws", draws)
     counts = []
     for layers in (1, 5):
         drawn.clear()
@@ -307,6 +307,36 @@ def test_sites_alike_are_tried_once_on_drawn_values(
         counts.append(len(drawn))
     # What follows the embeddings differs from what follows a layer; from the second layer on all are alike.
     assert counts[1] <= counts[0] + 3 * len(adversarial.HARD)
+
+
+LONG_INPUT = (64, 8192)
+FLAT = ["v = aten.reshape.default(x, [524288])", "r = aten.clamp_min.default(v, 0)"]
+
+
+@pytest.mark.parametrize(
+    ("replace", "applied", "tried"),
+    [
+        (["y = aten.clamp_min.default(x, 0)"], 1, {4}),
+        ([*FLAT, "y = aten.reshape.default(r, [64, 8192])"], 1, {4, 64}),  # right with 64 rows alone
+        (["r = aten.clamp_min.default(x, 0)", "y = aten.nan_to_num.default(r, 0.0, inf, -inf)"], 0, {4, 64}),
+    ],
+    ids=["right", "right-at-its-rows", "wrong"],
+)
+def test_large_operands_are_drawn_with_few_rows_first(
+    replace: list[str], applied: int, tried: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = set()
+
+    def draws(*given: Any) -> Iterator[list[Any]]:
+        for operands in adversarial.draws(*given):
+            rows.add(len(operands[0]))
+            yield operands
+
+    monkeypatch.setattr("fuseconv.proof.checked.draws", draws)
+    program = programs.capture(nn.ReLU(), torch.randn(*LONG_INPUT), dims=({},))
+    found = checked_plan(program, [rule("flat", ["y = aten.relu.default(x)"], replace)], **EVERYWHERE)
+    assert (len(found.steps), len(found.rejected)) == (applied, 1 - applied)
+    assert rows == tried
 
 
 def test_operands_that_nothing_runs_on_show_nothing(default_rules: tuple[Rule, ...]) -> None:
