@@ -38,3 +38,24 @@ def test_swaps_take_no_memory(target: str, graphs_bundle: Path) -> None:
         torch.cuda.synchronize()
         used.append(torch.cuda.memory_allocated())
     assert used[-1] <= used[0]
+
+
+@pytest.mark.parametrize("choice", ["auto", False])
+@pytest.mark.parametrize("target", TARGETS)
+def test_calls_of_several_threads_give_the_same_bits(target: str, choice: Choice, graphs_bundle: Path) -> None:
+    model = load(graphs_bundle, target, cuda_graphs=choice)
+    inputs = [draw(batch, seq) for batch in (1, 2, 3, 8) for seq in (3, 7)]
+    for _ in range(3):  # TorchScript profiles in the first and optimises in the second
+        expected = [model(*one) for one in inputs]
+    torch.cuda.synchronize()
+
+    def work(first: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for at in range(first, first + 40):
+                results = model(*inputs[at % len(inputs)])
+                torch.cuda.current_stream().synchronize()
+                for result, value in zip(results, expected[at % len(inputs)], strict=True):
+                    torch.testing.assert_close(result, value, rtol=0, atol=0, equal_nan=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
