@@ -153,7 +153,7 @@ def session(path: Path, problem: Problem, graph: bool, library: Path | None = No
     else:
         options.intra_op_num_threads = torch.get_num_threads()
     session = ort.InferenceSession(str(path), options, providers=providers)
-    outputs = tuple(torch.empty_like(one) for one in _results(problem))
+    outputs = tuple(torch.empty_like(one, memory_format=torch.contiguous_format) for one in _results(problem))
     binding = session.io_binding()
     held = (*(one.contiguous() for one in problem.inputs), *outputs)
     values = [ort.OrtValue.from_dlpack(one) for one in held]

@@ -29,10 +29,10 @@ MARKED = re.compile(rf"({MARK} (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CASE = ("model", "dtype", "shape", "layers", "x", "weight", "stride", "dilation", "groups", "act", "residual")
 """What two rows of one case have in common."""
 PEERS = ("eager", "compile", "max_autotune")
-MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune")
+MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune", "onnxruntime")
 OURS = "fuseconv "
 GRAPH = "+graph"
-WAYS = ("", GRAPH, "_channels_last", f"_channels_last{GRAPH}")
+WAYS = tuple(way + graph for way in ("", "_channels_last", "_optimized") for graph in ("", GRAPH))
 """How a peer may run: its fastest way is its figure."""
 
 TAIL = (("p50_ms", 2), ("p99_ms", 1))

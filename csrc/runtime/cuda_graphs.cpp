@@ -345,6 +345,4 @@ std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool r
   return std::make_unique<Graphs>(std::move(call), contract, required, memory);
 }
 
-bool is_capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
-
 }  // namespace fuseconv::runtime

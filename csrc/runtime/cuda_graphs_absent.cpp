@@ -9,6 +9,4 @@ std::unique_ptr<GraphedCall> graphed(Call, const Contract&, bool, std::optional<
               "build it against a LibTorch that has CUDA");
 }
 
-bool is_capturing() { return false; }
-
 }  // namespace fuseconv::runtime

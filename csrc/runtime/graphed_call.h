@@ -31,7 +31,4 @@ class GraphedCall {
 // memory.
 std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required, std::optional<int64_t> memory);
 
-// Returns whether the current stream captures a CUDA graph.
-bool is_capturing();
-
 }  // namespace fuseconv::runtime

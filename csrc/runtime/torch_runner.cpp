@@ -1,8 +1,6 @@
 // Runs TorchScript and AOTInductor artifacts with LibTorch.
 #include <ATen/Version.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
@@ -11,8 +9,8 @@
 
 #include <cstring>
 #include <map>
+#include <mutex>
 
-#include "aoti_loaders.h"
 #include "fuseconv/error.h"
 #include "graphed_call.h"
 #include "runner.h"
@@ -216,31 +214,24 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
   // GPU between two calls, and a CUDA graph cannot contain such a wait.
   constexpr bool kSingleThreaded = true;
   using Package = torch::inductor::AOTIModelPackageLoader;
-  auto read = weights_of_artifact(artifact, contract.device, *shared);
-  const bool are_outside = read.has_value();
-  const auto release = [](Weights* weights) {
+  auto weights = weights_of_artifact(artifact, contract.device, *shared);
+  const auto end = [weights](Package* package) {
+    delete package;
     // torch never releases its references to the weights
-    for (const auto& [name, weight] : *weights) {
+    for (const auto& [name, weight] : weights.value_or(Weights{})) {
       weight.unsafeGetTensorImpl()->release_resources();
     }
-    delete weights;
   };
-  const std::shared_ptr<Weights> weights(new Weights(std::move(read).value_or(Weights{})), release);
-  const at::Device device(contract.device);
-  const at::Device here = device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
-  const auto make = [=] {
-    const c10::OptionalDeviceGuard guard(here.is_cpu() ? std::nullopt : std::optional(here));
-    const Loaders::Loader package(new Package(unpacked(artifact).string(), "model", kSingleThreaded),
-                                  [weights](Package* ended) { delete ended; });
-    if (are_outside) {
-      // The flags mean: use the active buffer, require all constants, and do not copy them.
-      package->load_constants(*weights, false, true, true);
-    }
-    return package;
+  const std::shared_ptr<Package> package(new Package(unpacked(artifact).string(), "model", kSingleThreaded), end);
+  if (weights) {
+    // The flags mean: use the active buffer, require all constants, and do not copy them.
+    package->load_constants(*weights, false, true, true);
+  }
+  const auto guard = std::make_shared<std::mutex>();
+  const Call call = [package, guard](const std::vector<at::Tensor>& inputs) {
+    const std::lock_guard lock(*guard);
+    return package->run(inputs);
   };
-  // On CPUs, a call uses all cores. Loaders cannot share weights that the package contains.
-  const auto loaders = std::make_shared<Loaders>(make, device.is_cpu() || !are_outside ? 1 : Loaders::kLimit);
-  const Call call = [loaders](const std::vector<at::Tensor>& inputs) { return loaders->run(inputs, is_capturing()); };
   return std::make_unique<TorchRunner>(call, contract, options);
 }
 

@@ -11,12 +11,13 @@ import signal
 import subprocess
 import tempfile
 import threading
+import weakref
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.processes.forked import forked
@@ -165,41 +166,30 @@ def load(path: Path, device: str) -> Runner:
     contiguous and aligned and does not check this, so the runner copies all other inputs.
 
     The package's own thread guard would serialize calls, but it also synchronizes the host with the GPU between two
-    calls, which a CUDA graph cannot capture. Therefore `Loaders` gives each call a loader of its own. On CPUs, a call
-    uses all cores, so calls are made one after the other. They also are if the package contains its weights, which
-    several loaders could not share.
+    calls, which a CUDA graph cannot capture. Therefore a lock in the runner serializes calls instead.
     """
     import torch
 
-    from fuseconv.targets.aoti_loaders import LIMIT, Loaders
-    from fuseconv.targets.artifact import plain
+    from fuseconv.targets.artifact import plain, release
     from fuseconv.weights.table import weights_of_artifact
 
-    unpacked, weights = str(_unpacked(path)), weights_of_artifact(path, device)
-    is_cuda = device == "cuda"
-    where = torch.cuda.current_device() if is_cuda else -1
-
-    def make() -> Any:
-        # torch._inductor.aoti_load_package is not used, for two reasons. It compiles a program for each vector
-        # instruction set, only to warn if the package was compiled for another set. And its result parses the pytree
-        # spec of the arguments again in every call.
-        with torch.cuda.device(where):
-            package = torch._C._aoti.AOTIModelPackageLoader(unpacked, "model", True, 1, -1)
-            if weights is not None:
-                package.load_constants(
-                    weights, False, True, True
-                )  # into the active buffer; all weights; without a copy
-        return package
-
-    loaders = Loaders(make, LIMIT if is_cuda and weights is not None else 1, (weights or {}).values())
-    thread = threading.local()
+    # torch._inductor.aoti_load_package is not used, for two reasons. It compiles a program for each vector instruction
+    # set, only to warn if the package was compiled for another set. And its result parses the pytree spec of the
+    # arguments again in every call.
+    package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
+    if (weights := weights_of_artifact(path, device)) is not None:
+        package.load_constants(weights, False, True, True)  # into the active buffer; all weights; without a copy
+        # The package never releases the weights. A replaced file that is still mapped would keep its space until the
+        # process ends.
+        weakref.finalize(package, release, weights.values()).atexit = False
+    guard, thread = threading.Lock(), threading.local()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if is_cuda and not hasattr(thread, "has_context"):
+        if device == "cuda" and not hasattr(thread, "has_context"):
             _make_context()
             thread.has_context = True
-        capturing = is_cuda and torch.cuda.is_current_stream_capturing()
-        return tuple(loaders.run(list(map(plain, inputs)), capturing=capturing))
+        with guard:
+            return tuple(package.boxed_run(list(map(plain, inputs))))
 
     return run
 
