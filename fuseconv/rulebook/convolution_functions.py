@@ -147,6 +147,18 @@ def full_padding(_: Constants, weight: Any, stride: Any) -> list[int]:
 
 
 @rule_function(tensors=False)
+def padding_around(_: Constants, pad: Any, padding: Any, stride: Any) -> list[int]:
+    """The padding of a convolution, before each dim and then after, plus a `pad` of aten.pad, which is not negative."""
+    count = len(stride)
+    before, after = [0] * count, [0] * count
+    if len(pad) > 2 * count or not all(isinstance(one, int) and one >= 0 for one in pad):
+        raise Refused(f"at most {2 * count} numbers of padding, none negative", str(list(pad)))
+    before[count - len(pad) // 2 :], after[count - len(pad) // 2 :] = pad[-2::-2], pad[-1::-2]
+    own = list(padding) * (2 if len(padding) == count else 1)
+    return [one + other for one, other in zip(before + after, own, strict=True)]
+
+
+@rule_function(tensors=False)
 def slice_end(_: Constants, padding: Any, output_padding: Any) -> int:
     """The end of a slice that leaves out the last padding - output_padding elements. The difference is not negative."""
     if padding < output_padding:

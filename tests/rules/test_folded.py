@@ -155,6 +155,26 @@ TABLE = {
         ["aten.conv1d.default"],
     ),
     "one side": (lambda: Padded((0, 1, 0, 1)), image(3), ["aten.pad.default", "aten.conv2d.default"]),
+    "one side, an activation": (
+        lambda: nn.Sequential(Padded((0, 1, 0, 1)), nn.SiLU()),
+        image(3),
+        ["fuseconv.conv_act.default"],
+    ),
+    "a causal convolution": (
+        lambda: nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(6, 4, 3, dilation=2), nn.SiLU()),
+        torch.randn(2, 6, 9),
+        ["fuseconv.conv_act.default"],
+    ),
+    "a causal convolution of videos": (
+        lambda: nn.Sequential(nn.ConstantPad3d((1, 1, 1, 1, 2, 0), 0.0), nn.Conv3d(3, 4, 3), nn.SiLU()),
+        torch.randn(2, 3, 4, 5, 6),
+        ["fuseconv.conv_act.default"],
+    ),
+    "a causal crop": (
+        lambda: nn.Sequential(nn.ConstantPad1d((4, -1), 0.0), nn.Conv1d(6, 4, 3), nn.SiLU()),
+        torch.randn(2, 6, 9),
+        ["aten.pad.default", "fuseconv.conv_act.default"],
+    ),
     "a crop": (lambda: Padded((-1, -1, -1, -1)), image(3), ["aten.pad.default", "aten.conv2d.default"]),
     "reflected": (
         lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(6, 4, 3)),
