@@ -29,6 +29,7 @@ from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import ParityError, UnsupportedError
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 from fuseconv.untrusted.hub import reference
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def blame(
         check_named(read_manifest(model), target, model)
     check_rules(rules, without, allow)
 
+    keep_freed()
     with imports():
         from fuseconv.commands import blame_lines
         from fuseconv.pipeline.blame import blame as find

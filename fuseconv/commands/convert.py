@@ -34,6 +34,7 @@ from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import ParityError, SlowerError, UsageError
 from fuseconv.measure.ways import peers_of
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted.files import leads_somewhere
 
@@ -164,6 +165,7 @@ def convert(
         several = methods_of(methods, source)
         plans = plans_in(plan, several)
         check_rules(rules, without, allow)
+        keep_freed()
         with imports():
             from fuseconv.commands import results
             from fuseconv.matching.lock import NAME
@@ -201,6 +203,7 @@ def convert(
     if leads_somewhere(folder := bundle_folder(model, output)):
         check_replaceable(folder)
 
+    keep_freed()
     with imports():
         from fuseconv.commands import blame_lines, results, speeds
         from fuseconv.matching.lock import NAME

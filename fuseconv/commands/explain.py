@@ -16,6 +16,7 @@ from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 from fuseconv.errors import UsageError
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 
 
 @click.command(cls=Configured)
@@ -46,6 +47,7 @@ def explain(
         raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model instead of the bundle")
     check_rules(rules, without)
 
+    keep_freed()
     with imports():
         from fuseconv.commands import results
         from fuseconv.pipeline import conversion

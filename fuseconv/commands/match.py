@@ -25,6 +25,7 @@ from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import FileError
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 
 
 @click.command(cls=Configured)
@@ -41,6 +42,7 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     options = reading(**source)
     check_rules(rules, without)
 
+    keep_freed()
     with imports():
         from fuseconv.commands import results
         from fuseconv.pipeline import conversion

@@ -20,6 +20,7 @@ from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import FuseconvError, ParityError, UsageError, printable
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 
 if TYPE_CHECKING:
     from fuseconv.matching.explanation import Explained
@@ -53,6 +54,7 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
 
     known = load_rules(file) if once else None  # reports an error in the file before the import of torch
 
+    keep_freed()
     with imports():
         from fuseconv.pipeline.rule_test import RuleTest, watched
 

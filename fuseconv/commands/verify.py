@@ -26,6 +26,7 @@ from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import UsageError
 from fuseconv.processes.extras import needs_extra
 from fuseconv.processes.imports import imports
+from fuseconv.processes.memory import keep_freed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,6 +91,7 @@ def verify(
 
         verify_signature(whole, signer)
 
+    keep_freed()
     with imports():
         from fuseconv.commands import results
         from fuseconv.pipeline.verify import verify as verify_bundle
