@@ -35,7 +35,7 @@ FEW = 4
 in `tiny` values."""
 
 LONG = 1 << 18
-"""The number of elements above which tensors are shortened."""
+"""The number of elements of a tensor above which tensors of static sizes are shortened."""
 
 _WORDS = {
     "unlike": "sizes unlike",
@@ -155,7 +155,7 @@ def draw(
     if how.sizes == "longest" and not (sizes := _longest(sizes, shapes, ledger.workspace.ranges)):
         return None
     drawn_shapes = {node: [_number(size, sizes) for size in fake.shape] for node, fake in fakes.items()}
-    if rows is not None and not (drawn_shapes := _shortened(drawn_shapes, captured, rows)):
+    if rows is not None and not (drawn_shapes := _shortened(drawn_shapes, fakes, captured, rows)):
         return None
     drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, domain=domain)
     return [
@@ -172,15 +172,19 @@ def _unbacked(fake: torch.Tensor) -> bool:
     return any(str(symbol).startswith("u") for size in fake.shape for symbol in _expression(size).free_symbols)
 
 
-def _shortened(shapes: Mapping[Node, list[int]], captured: Sequence[Any], rows: int) -> dict[Node, list[int]]:
+def _shortened(
+    shapes: Mapping[Node, list[int]], fakes: Mapping[Node, torch.Tensor], captured: Sequence[Any], rows: int
+) -> dict[Node, list[int]]:
     """Returns the shapes with at most `rows` rows in place of the largest number of rows, or {} if that saves nothing.
 
-    The largest number of rows is the size of the first axis, which is the batch of most models.
+    The number of rows is the size of the first axis, which is the batch of most models. Only static sizes are
+    shortened: symbolic sizes are what `Hard.sizes` requests.
     """
-    most = max((shape[0] for shape in shapes.values() if shape), default=0)
+    counts = {node: fake.shape[0] for node, fake in fakes.items() if fake.dim() and isinstance(fake.shape[0], int)}
+    most = max(counts.values(), default=0)
     if most <= rows or max(map(math.prod, shapes.values())) <= LONG or _on_cuda(captured):
         return {}
-    return {node: [rows, *shape[1:]] if shape and shape[0] == most else shape for node, shape in shapes.items()}
+    return {node: [rows, *shape[1:]] if counts.get(node) == most else shape for node, shape in shapes.items()}
 
 
 def _on_cuda(operands: Sequence[Any]) -> bool:

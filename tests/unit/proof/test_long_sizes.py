@@ -92,6 +92,17 @@ def test_a_site_is_tried_at_the_sizes_of_the_contract() -> None:
     assert found.steps == ()
 
 
+def test_many_rows_are_not_shortened_where_the_rows_are_what_is_tried() -> None:
+    """16 bits count 32,767 rows."""
+    place, result = "a = aten.argmax.default(x, 0)", "z = aten.neg.default(a)"
+    replace = [place, "b = aten.to.dtype(a, i16)", "c = aten.to.dtype(b, i64)", "z = aten.neg.default(c)"]
+    short = made("short", ["x: f64[n, 8]"], [place, result], replace)
+    program = capture(subject_of(programs.Function(lambda _, x: -x.argmax(0)), "x=f32[b:1..100000,8]"))
+    found = checked_plan(program, [short], device="cpu", targets=())
+    (miss,) = found.rejected
+    assert "longest size" in miss.reason
+
+
 def test_a_rule_is_for_real_tensors() -> None:
     match = ["c = aten.conj.default(x)", "y = aten.mul.Tensor(x, c)"]
     made = {
