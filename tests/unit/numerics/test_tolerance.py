@@ -247,5 +247,14 @@ def test_another_shape_or_dtype_is_never_close(actual: torch.Tensor, reason: str
     assert json.loads(json.dumps(row.to_json(), allow_nan=False))["max_abs"] is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize(("error", "ok"), [(0.0, True), (1e-7, True), (0.1, False)])
+def test_where_float64_gives_another_size_the_original_is_the_judge(dtype: torch.dtype, error: float, ok: bool) -> None:
+    original = draw(50).to(dtype)
+    row = compare(original * (1 + error), original, draw(51, seed=1))
+    assert row.ok == ok
+    assert row.rmse_original_vs_fp64 == 0
+
+
 def test_empty_outputs_pass() -> None:
     assert compare(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.float64)).ok
