@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fuseconv.errors import UnsupportedError
-from fuseconv.graph.aliases import viewed
+from fuseconv.graph.aliases import Aliases, viewed
 from fuseconv.graph.nodes import draws, written
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
@@ -30,6 +30,7 @@ def purify(exported: ExportedProgram) -> None:
             and the source line.
     """
     graph = exported.graph
+    _drop_unread(exported)
     inputs = exported.graph_signature
     states = {spec.arg.name: spec.target for spec in inputs.input_specs if spec.kind != InputKind.USER_INPUT}
     for node in list(graph.nodes):
@@ -50,6 +51,18 @@ def purify(exported: ExportedProgram) -> None:
     for owner in {owner for node in graph.nodes for operand in written(node) for owner in _owners(operand)}:
         _copy_first(graph, owner)
     exported.graph_module.recompile()
+
+
+def _drop_unread(exported: ExportedProgram) -> None:
+    """Removes in-place ops on tensors that nothing reads, such as the first weights of a layer made in `forward`."""
+    unread: set[torch.fx.Node] = set()
+    for writer, shared in Aliases(exported.graph, exported.graph_module).writers.items():
+        family = shared | {writer}
+        if all(one.op == "call_function" and family.issuperset(one.users) for one in family):
+            unread |= family
+    for node in reversed(list(exported.graph.nodes)):
+        if node in unread:
+            exported.graph.erase_node(node)
 
 
 def source_line(node: torch.fx.Node) -> str:
