@@ -258,16 +258,11 @@ def of_channels(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(v, torch.bmm(q.permute(0, 2, 1), k).mul(SCALE).softmax(2).permute(0, 2, 1)).sum(1)
 
 
-def of_images(rows_first: bool) -> Callable[..., Tensor]:
+def of_images(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Relative positions of rows and columns that depend on the query, as in ViTDet and SAM."""
-
-    def function(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        places = q.view(-1, 2, 3, 8)
-        rows, columns = places[..., :2].sin().unsqueeze(4), places[..., 2:5].cos().unsqueeze(3)
-        first, second = (rows, columns) if rows_first else (columns, rows)
-        return ((q @ k.mT * SCALE).view(-1, 2, 3, 2, 3) + first + second).view(-1, 6, 6).softmax(-1) @ v
-
-    return function
+    places = q.view(-1, 2, 3, 8)
+    rows, columns = places[..., :2].sin().unsqueeze(4), places[..., 2:5].cos().unsqueeze(3)
+    return ((q @ k.mT * SCALE).view(-1, 2, 3, 2, 3) + rows + columns).view(-1, 6, 6).softmax(-1) @ v
 
 
 RANKS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], int]] = {
@@ -282,8 +277,7 @@ RANKS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], int]] = {
     "3, channels first": (of_channels, [(2, 8, 7)] * 3, 3),
     "5": (lambda m, q, k, v: (q @ k.mT + m.slopes).softmax(-1) @ v, [(2, 3, HEADS, 7, 8)] * 3, 3),
     "windows": (swin, [(6, HEADS, 7, 8)] * 3, 0),
-    "images": (of_images(rows_first=True), [(2, 6, 8)] * 3, 3),
-    "images, columns first": (of_images(rows_first=False), [(2, 6, 8)] * 3, 3),
+    "images": (of_images, [(2, 6, 8)] * 3, 3),
     "one key for all heads": (one_key, [(2, HEADS, 7, 8), (2, 7, 8), (2, 7, 8)], 3),
     "groups of heads": (repeated, [(2, HEADS, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8)], 3),
 }
