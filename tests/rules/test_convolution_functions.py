@@ -158,3 +158,22 @@ def check(holds: bool, function: str, *operands: Any) -> None:
     else:
         with pytest.raises(Refused):
             FUNCTIONS[function].run(None, *operands)
+
+
+@pytest.mark.parametrize(
+    ("pad", "padding", "expected"),
+    [
+        ([1, 2], [0, 0], [0, 1, 0, 2]),  # of the last dim alone
+        ([1, 2, 3, 4], [5, 6], [8, 7, 9, 8]),
+        ([1, 2, 3, 4], [5, 6, 7, 8], [8, 7, 11, 10]),  # on a padding of unequal sides
+        ([], [1, 1], [1, 1, 1, 1]),
+    ],
+)
+def test_a_padding_and_one_before_it_are_added(pad: list[int], padding: list[int], expected: list[int]) -> None:
+    assert FUNCTIONS["padding_around"].run(None, pad, padding, [1, 1]) == expected
+
+
+@pytest.mark.parametrize("pad", [[0, -1], [0, 0, 0, 0, 1, 1]], ids=["a crop", "of the channels"])
+def test_what_is_no_padding_of_a_convolution(pad: list[int]) -> None:
+    with pytest.raises(Refused, match="at most 4 numbers of padding, none negative"):
+        FUNCTIONS["padding_around"].run(None, pad, [0, 0], [1, 1])

@@ -139,6 +139,9 @@ def image(channels: int = 6) -> Tensor:
 
 MLP = "fuseconv.mlp.default"
 ADD = "aten.add.Tensor"
+CONV_ACT = "fuseconv.conv_act.default"
+CONV1D = "aten.conv1d.default"
+LINES = torch.randn(2, 6, 9)
 CONV = ["aten.conv2d.default"]
 MUL_ADD = "fuseconv.mul_add.default"
 PERMUTE = "aten.permute.default"
@@ -149,37 +152,24 @@ TABLE = {
     "group norm, axes": (lambda: GroupNorm(3, 6, True), image(), ["fuseconv.group_norm_act.default"]),
     "zero pad": (lambda: nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(6, 4, 3)), image(), ["aten.conv2d.default"]),
     "pad on padding": (lambda: Padded((1, 1, 2, 2), padding=1, stride=2), image(3), ["aten.conv2d.default"]),
-    "zero pad 1d": (
-        lambda: nn.Sequential(nn.ConstantPad1d(2, 0.0), nn.Conv1d(6, 4, 3)),
-        torch.randn(2, 6, 9),
-        ["aten.conv1d.default"],
-    ),
+    "zero pad 1d": (lambda: nn.Sequential(nn.ConstantPad1d(2, 0.0), nn.Conv1d(6, 4, 3)), LINES, [CONV1D]),
     "one side": (lambda: Padded((0, 1, 0, 1)), image(3), ["aten.pad.default", "aten.conv2d.default"]),
-    "one side, an activation": (
-        lambda: nn.Sequential(Padded((0, 1, 0, 1)), nn.SiLU()),
-        image(3),
-        ["fuseconv.conv_act.default"],
-    ),
+    "one side, an activation": (lambda: nn.Sequential(Padded((0, 1, 0, 1)), nn.SiLU()), image(3), [CONV_ACT]),
     "a causal convolution": (
         lambda: nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(6, 4, 3, dilation=2), nn.SiLU()),
-        torch.randn(2, 6, 9),
-        ["fuseconv.conv_act.default"],
+        LINES,
+        [CONV_ACT],
     ),
     "a causal convolution of videos": (
         lambda: nn.Sequential(nn.ConstantPad3d((1, 1, 1, 1, 2, 0), 0.0), nn.Conv3d(3, 4, 3), nn.SiLU()),
         torch.randn(2, 3, 4, 5, 6),
-        ["fuseconv.conv_act.default"],
-    ),
-    "a causal crop": (
-        lambda: nn.Sequential(nn.ConstantPad1d((4, -1), 0.0), nn.Conv1d(6, 4, 3), nn.SiLU()),
-        torch.randn(2, 6, 9),
-        ["aten.pad.default", "fuseconv.conv_act.default"],
+        [CONV_ACT],
     ),
     "a crop": (lambda: Padded((-1, -1, -1, -1)), image(3), ["aten.pad.default", "aten.conv2d.default"]),
     "reflected": (
         lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(6, 4, 3)),
         image(),
-        ["aten.pad.default", "aten.conv2d.default"],
+        ["aten.pad.default", *CONV],
     ),
     "batch norm alone": (lambda: norm(nn.BatchNorm2d(6)), image(), [MUL_ADD]),
     "batch norm of sequences": (lambda: norm(nn.BatchNorm1d(6)), torch.randn(2, 6, 9), [MUL_ADD]),
@@ -188,15 +178,11 @@ TABLE = {
         image(),
         [MUL_ADD, "aten.conv2d.default"],
     ),
-    "batch norm before a conv": (
-        lambda: nn.Sequential(norm(nn.BatchNorm2d(6)), nn.Conv2d(6, 4, 3, stride=2)),
-        image(),
-        ["aten.conv2d.default"],
-    ),
+    "batch norm before a conv": (lambda: nn.Sequential(norm(nn.BatchNorm2d(6)), nn.Conv2d(6, 4, 3, 2)), image(), CONV),
     "batch norm before a conv without bias": (
         lambda: nn.Sequential(norm(nn.BatchNorm1d(6)), nn.Conv1d(6, 4, 1, bias=False)),
-        torch.randn(2, 6, 9),
-        ["aten.conv1d.default"],
+        LINES,
+        [CONV1D],
     ),
     "batch norm before a grouped conv": (
         lambda: nn.Sequential(norm(nn.BatchNorm2d(6)), nn.Conv2d(6, 4, 3, groups=2)),
@@ -210,7 +196,7 @@ TABLE = {
     ),
     "batch norm after a transposed conv of sequences": (
         lambda: nn.Sequential(nn.ConvTranspose1d(6, 4, 3, dilation=2), norm(nn.BatchNorm1d(4))),
-        torch.randn(2, 6, 9),
+        LINES,
         ["aten.conv_transpose1d.default"],
     ),
     "batch norm after a grouped transposed conv": (
@@ -281,7 +267,7 @@ TABLE = {
     "a block of EDSR": (lambda: Enlarged(nn.Conv2d, 6, 6, 1), image(), ["fuseconv.conv_act.default"]),
     "a block of EDSR of sequences": (
         lambda: Enlarged(nn.Conv1d, 6, 6, 1),
-        torch.randn(2, 6, 9),
+        LINES,
         ["fuseconv.conv_act.default"],
     ),
     "a scaled linear before a residual": (

@@ -17,7 +17,6 @@ from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import UnsupportedError
-from fuseconv.graph.nodes import is_call, op_name
 from fuseconv.program.captured import Program
 from fuseconv.sources import Options, Subject, read
 
@@ -351,33 +350,6 @@ def test_an_archive_exported_in_training_mode_is_refused(tmp_path: Path) -> None
     torch.export.save(torch.export.export(model, (torch.ones(3, 4),)), tmp_path / "model.pt2")
     with pytest.raises(UnsupportedError, match=r"aten.dropout.default generates random numbers"):
         capture(read(tmp_path / "model.pt2"))
-
-
-class MadeInForward(nn.Module):
-    """A layer that is made in each call, and given weights in place of its random ones, which `reads` returns."""
-
-    def __init__(self, reads: bool) -> None:
-        super().__init__()
-        self.own, self.reads = nn.Linear(4, 4), reads
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        layer = nn.Linear(4, 4)
-        random = (layer.weight.detach().clone(),) if self.reads else ()
-        layer.weight, layer.bias = self.own.weight, self.own.bias
-        return (layer(x), *random)
-
-
-@pytest.mark.parametrize("reads", [False, True])
-def test_random_numbers_that_nothing_reads_are_not_generated(reads: bool, tmp_path: Path) -> None:
-    model, x = MadeInForward(reads).eval(), torch.ones(3, 4)
-    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
-    if reads:
-        with pytest.raises(UnsupportedError, match=r"aten.uniform_.default generates random numbers"):
-            capture(read(tmp_path / "model.pt2"))
-        return
-    program = capture(read(tmp_path / "model.pt2"))
-    assert [op_name(node.target) for node in program.exported.graph.nodes if is_call(node)] == ["aten.linear.default"]
-    torch.testing.assert_close(programs.run(program)[0], model(x)[0])
 
 
 def test_options_reach_the_program(tmp_path: Path) -> None:
