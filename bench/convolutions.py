@@ -1,6 +1,7 @@
-"""Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile, in f16.
+"""Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile.
 
     python bench/convolutions.py bench/results/h200_implicit_gemm.json
+    python bench/convolutions.py bench/results/h200_convolutions_in_f32.json --dtype f32 --without-tf32 --only tcn unet
 
 `bare` is torch's convolution without a bias, with `torch.backends.cudnn.benchmark`: what no fusion can be faster than
 unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each. All tensors are channels last
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cases import DTYPES
 from clock import AGAIN, COLD_BYTES, COLD_SETS, microseconds, noise, ratio
 from record import Row, machine, write
 from torch import Tensor
@@ -105,6 +107,7 @@ OTHER = [
     Case("hifi-gan", 8, 128, 12800, 128, 7, act="leaky_relu(0.1)", dilation=3, dims=1),
     Case("hifi-gan", 8, 32, 51200, 32, 3, act="leaky_relu(0.1)", residual=True, dims=1),
     Case("tcn", 32, 64, 512, 64, 3, dilation=4, dims=1),
+    Case("tcn", 32, 128, 512, 128, 3, dilation=16, dims=1),
     Case("conformer", 8, 512, 250, 512, 31, groups=512, act="silu", dims=1),
     Case("quartznet", 32, 512, 800, 512, 63, groups=512, dims=1),
     Case("van", 32, 64, 56, 64, 7, groups=64, act="none", dilation=3),
@@ -144,12 +147,12 @@ def calls(
         return ops.conv_act.reference(*operands, *numbers, case.act)
 
     def ours(*operands: Any) -> Tensor:
-        return ops.conv_act(*operands, *numbers, case.act)
+        return ops.conv_act(*operands, *numbers, case.act, tf32=torch.backends.cudnn.allow_tf32)
 
     torch._dynamo.reset()
     compiled = torch.compile(eager, dynamic=False)
     moved = sum(math.prod(shape) for name, shape in shapes.items()) + case.residual * math.prod(shapes["residual"])
-    return {"ours": ours, AGAIN: ours, "bare": bare, "eager": eager, "compile": compiled}, draw, 2 * moved
+    return {"ours": ours, AGAIN: ours, "bare": bare, "eager": eager, "compile": compiled}, draw, dtype.itemsize * moved
 
 
 def measure(case: Case, dtype: torch.dtype) -> Row:
@@ -174,6 +177,7 @@ def measure(case: Case, dtype: torch.dtype) -> Row:
         "act": case.act,
         "residual": case.residual,
         "dtype": str(dtype).removeprefix("torch."),
+        "tf32": dtype == torch.float32 and torch.backends.cudnn.allow_tf32,
         "us": us,
         "of_bare": round(ratio(times, "ours", "bare"), 4),
         "ratios": {peer: round(ratio(times, peer, "ours"), 3) for peer in ("eager", "compile")},
@@ -196,12 +200,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", help="models; all if not given")
+    parser.add_argument("--dtype", choices=("f16", "bf16", "f32"), default="f16")
+    parser.add_argument("--without-tf32", action="store_true", help="forbid TF32, for PyTorch's convolutions too")
     arguments = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = not arguments.without_tf32
     rows = []
     cases = [case for case in [*RESNET, *EFFICIENTNET, *OTHER] if case.model in (arguments.only or case.model)]
     for case in cases:
-        rows.append(measure(case, torch.float16))
+        rows.append(measure(case, DTYPES[arguments.dtype]))
         print(rows[-1], flush=True)
         write(arguments.out, rows, machine("cuda"), KEY)
     for model in dict.fromkeys(row["model"] for row in rows):

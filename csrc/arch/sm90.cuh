@@ -148,6 +148,26 @@ struct Pixel {
   int x, y, image;
 };
 
+// Loads the same channels of many positions of sequences [image][x][channel], as rows of a tile (im2col mode).
+__device__ __forceinline__ void load_positions(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int right,
+                                               uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5], {%6};" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.image), "r"(barrier), "h"(static_cast<uint16_t>(right))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_positions(uint32_t to, const CUtensorMap& map, int channel, Pixel first, int right,
+                                               uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3, %4}], [%5], {%6}, %7;" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(first.x), "r"(first.image), "r"(barrier), "h"(static_cast<uint16_t>(right)),
+      "h"(blocks)
+      : "memory");
+}
+
 // Loads the same channels of many pixels, as rows of a tile (im2col mode). `first` is the first pixel of the first
 // window; the map contains the steps from window to window. The pixels are (right, down) of the first ones of their
 // windows.

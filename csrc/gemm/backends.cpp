@@ -1,6 +1,7 @@
 #include "gemm/backends.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "gemm/cublaslt.h"
@@ -70,6 +71,11 @@ std::vector<Choice> convolution_candidates(const Problem& p) {
   if (sm90::refuses(p).empty()) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
       found.push_back({Backend::sm90, sm90::encode(configuration)});
+    }
+  }
+  if (tf32x3::refuses(p).empty()) {
+    for (const int shape : tf32x3::shapes(p)) {
+      found.push_back({Backend::tf32x3, shape});
     }
   }
   if (refuses(Backend::cudnn, p).empty()) {
@@ -156,7 +162,8 @@ std::string refuses(Backend backend, const Problem& p) {
   if (p.gated != 0 && p.residual != nullptr) {
     return "a gated layer has no residual";
   }
-  if (p.is_convolution() && backend != Backend::sm90 && backend != Backend::cudnn) {
+  constexpr std::array kConvolutions = {Backend::sm90, Backend::tf32x3, Backend::cudnn};
+  if (p.is_convolution() && std::ranges::find(kConvolutions, backend) == kConvolutions.end()) {
     return "the problem is a convolution";
   }
   switch (backend) {

@@ -226,14 +226,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.kernel_width = windows.kernel_width;
   arguments.is_convolution = p.is_convolution();
   if (p.is_convolution()) {
-    arguments.first = {Divisor::of(windows.y_width),
-                       Divisor::of(windows.y_height),
-                       windows.stride_y,
-                       windows.stride_x,
-                       windows.top,
-                       windows.left,
-                       windows.dilation_y,
-                       windows.dilation_x};
+    arguments.first = FirstPixels::of(windows);
   }
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;

@@ -3,16 +3,9 @@
 
 #include <cstdint>
 
+#include "gemm/first_pixels.h"
+
 namespace fuseconv::linear::sm90 {
-
-// Divides by a number that is known when the kernel is launched. The quotient is the high half of the product of the
-// dividend and 2^64 / divisor, rounded up.
-struct Divisor {
-  uint64_t inverse;  // 0 stands for 2^64, which is the inverse of 1
-  int value;
-
-  static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
-};
 
 // The parameters of a piecewise activation: hard_swish, hard_sigmoid, relu6 or leaky_relu. hard_sigmoid and
 // relu6 are min(max(scale x + shift, 0), high), and hard_swish is x times this value. leaky_relu is x where x is not
@@ -20,12 +13,6 @@ struct Divisor {
 struct Pieces {
   float scale, shift, high;
   enum { clipped, clipped_times_x, two } form;
-};
-
-// The first pixels of the windows of a convolution, whose x is an implicit matrix (problem.h).
-struct FirstPixels {
-  Divisor y_width, y_height;
-  int stride_y, stride_x, top, left, dilation_y, dilation_x;
 };
 
 struct Arguments {

@@ -19,12 +19,9 @@
 #include "gemm/sm90_arguments.h"
 #include "gemm/sm90_epilogue.cuh"
 #include "gemm/sm90_tile.h"
+#include "gemm/windows.cuh"
 
 namespace fuseconv::linear::sm90 {
-
-__device__ __forceinline__ int divide(int number, const Divisor& by) {
-  return by.inverse == 0 ? number : static_cast<int>(__umul64hi(static_cast<uint64_t>(number), by.inverse));
-}
 
 // This block's part of a cluster tile: its first row and column, the group of its columns, and the end of the group.
 struct TilePosition {
@@ -43,31 +40,6 @@ __device__ __forceinline__ TilePosition tile_position(const Arguments& a, int in
   const int first = group * a.group_columns;
   return {(row * a.cluster_m + rank_m) * Tile::kRows, first + (own - group * a.group_tiles.value) * Tile::kYColumns,
           group, first + a.group_columns};
-}
-
-// A step of 128 bytes along k. The columns of a convolution are the positions (x, y) of its kernel, and the channels
-// at each position. A matrix has one position.
-struct Step {
-  int channel = 0, position = 0, x = 0, y = 0;
-
-  __device__ __forceinline__ void advance(const Arguments& a, int depth) {
-    channel += depth;
-    if (channel >= a.channels) {
-      channel = 0;
-      ++position;
-      if (++x == a.kernel_width) {
-        x = 0;
-        ++y;
-      }
-    }
-  }
-};
-
-// Returns the first pixel of the window of a row of x. It may be outside the image.
-__device__ __forceinline__ Pixel first_pixel(const FirstPixels& f, int row) {
-  const int line = divide(row, f.y_width), image = divide(line, f.y_height);
-  return {(row - line * f.y_width.value) * f.stride_x - f.left, (line - image * f.y_height.value) * f.stride_y - f.top,
-          image};
 }
 
 // Producer: one thread for x and one for w copy the tiles of this block's consumers. In a cluster, the blocks that need
@@ -94,7 +66,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
     const Pixel first = kIsX && a.is_convolution ? first_pixel(a.first, from) : Pixel{};
     Step s;
 #pragma unroll 1
-    for (int step = 0; step < a.steps; ++step, at.advance(), s.advance(a, Tile::kDepth)) {
+    for (int step = 0; step < a.steps; ++step, at.advance(), s.advance(Tile::kDepth, a.channels, a.kernel_width)) {
       const uint32_t full = shared + Tile::kFull + at.stage * 8, into = to + at.stage * kBytes;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
       barrier_expect(full, kIsX ? a.x_bytes : kBytes);
@@ -108,6 +80,8 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
           // The next row is the next image, and the next image is the next group.
           load_pixels(into, map, s.channel, {first.x, first.image, p.group}, s.x * a.first.dilation_x, 0, full,
                       blocks...);
+        } else if (a.is_convolution && !a.has_rows) {
+          load_positions(into, map, s.channel, first, s.x * a.first.dilation_x, full, blocks...);
         } else if (a.is_convolution) {
           load_pixels(into, map, s.channel, first, s.x * a.first.dilation_x, s.y * a.first.dilation_y, full, blocks...);
         } else {

@@ -109,7 +109,7 @@ CUtensorMap pixel_map(Element element, const void* data, int64_t images, const W
   };
   add(w.channels, 1, 1, 0, 0);
   add(w.width, w.pixel_stride, w.stride_x, -w.left, after(w.y_width, w.stride_x, w.left, w.width));
-  if (w.groups == 1 || has_rows(w)) {
+  if (has_rows(w)) {
     add(w.height, w.row_stride, w.stride_y, -w.top, after(w.y_height, w.stride_y, w.top, w.height));
   }
   add(images, w.image_stride, 1, 0, 0);
@@ -154,8 +154,10 @@ CUtensorMap matrices_map(Element element, const void* data, const int64_t (&size
 }
 
 bool can_gather(const Windows& w) {
-  const bool has_five = w.groups > 1 && has_rows(w);  // dims, which leaves fewer bits for each
-  const int margin = has_five ? 16 : 128, offset = has_five ? 31 : 255;
+  // Every spatial dim of the map leaves fewer bits for each of them. With groups, the images are one of them.
+  const int spatial = 1 + (has_rows(w) ? 1 : 0) + (w.groups > 1 ? 1 : 0);
+  const int margin = spatial == 1 ? 32768 : spatial == 2 ? 128 : 16;
+  const int offset = spatial == 1 ? 65535 : spatial == 2 ? 255 : 31;
   constexpr int kStride = 8;
   const auto fits = [&](int before, int last, int stride, int kernel, int dilation) {
     return before <= margin && last >= -margin && last < margin && stride >= 1 && stride <= kStride &&

@@ -22,9 +22,9 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
                        int64_t stride, int box_rows, int box_columns, bool to_tf32 = false);
 
 // Returns a map of `images` images from which TMA gathers `pixels` windows at a time (im2col mode): for each window the
-// same `channels` channels of one pixel. 64 or 128 bytes of channels, as above. If the channels are in groups, the
-// groups take the place of the map's images, and the images are one more spatial dim; images of one row are their own
-// rows.
+// same `channels` channels of one pixel. 64 or 128 bytes of channels, as above. If `has_rows` returns false, the map
+// has no dim for rows. If the channels are in groups, the groups take the place of the map's images, and the images are
+// one more spatial dim.
 CUtensorMap pixel_map(Element element, const void* data, int64_t images, const Windows& windows, int pixels,
                       int channels, bool to_tf32 = false);
 

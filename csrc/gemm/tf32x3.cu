@@ -1,6 +1,7 @@
 #include "gemm/tf32x3.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -47,6 +48,15 @@ Kernel find(const Problem& p, int shape) {
   }
 }
 
+// Returns the positions of a convolution's kernel. A matrix has one.
+int positions_of(const Problem& p) { return p.is_convolution() ? p.windows.positions() : 1; }
+
+// Returns the number of steps along k. Each position starts a step, and the kernel makes two steps at a time.
+int64_t steps_of(const Problem& p) {
+  const int64_t positions = positions_of(p);
+  return parts(positions * parts(p.k / positions, kDepth), 2) * 2;
+}
+
 struct Grid {
   int64_t rows, columns;  // the number of tiles along the rows and columns
 };
@@ -65,7 +75,7 @@ std::vector<int> shapes(const Problem& p) {
     const Grid grid = grid_of(p, kernel);
     // Each product of f32 factors takes three TF32 products, of which the Tensor Cores compute 1024 per clock.
     const double step = kernel.rows * kernel.columns * 3 * kDepth / 1024.0;
-    const double tile = static_cast<double>(parts(p.k, kDepth)) * step + 2000.0;
+    const double tile = static_cast<double>(steps_of(p)) * step + 2000.0;
     guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, sms)) * tile, shape);
   }
   std::stable_sort(guesses.begin(), guesses.end());
@@ -99,6 +109,19 @@ std::string refuses(const Problem& p) {
   if (!aligned(p.x, p.x_stride, 16) || !aligned(p.weight, p.weight_stride, 16)) {
     return "x or weight does not start, and step from row to row, at multiples of 16 bytes";
   }
+  if (p.is_convolution()) {
+    const Windows& w = p.windows;
+    if (w.groups > 1) {
+      return "the channels are in groups";
+    }
+    if (!std::ranges::all_of(std::initializer_list<int64_t>{w.image_stride, w.row_stride, w.pixel_stride, w.channels},
+                             [](int64_t stride) { return stride % 4 == 0; })) {
+      return "pixels, or positions of the weight, do not start at multiples of 16 bytes";
+    }
+    if (!can_gather(w)) {
+      return "TMA does not support this padding, stride or dilation";
+    }
+  }
   return "";
 }
 
@@ -111,9 +134,15 @@ void run(const Problem& p, int shape) {
   if (grid.rows * grid.columns > kLimit) {
     throw std::runtime_error("fuseconv::linear_act: backend tf32x3 refuses: more than 2^31 tiles");
   }
-  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, kernel.rows, kDepth);
-  CUtensorMap w_map =
-      tensor_map(p.element, p.weight, p.n * (p.gated != 0 ? 2 : 1), p.k, p.weight_stride, kernel.columns / 2, kDepth);
+  const Windows& windows = p.windows;
+  const int positions = positions_of(p);
+  const int64_t channels = p.k / positions;
+  CUtensorMap x_map =
+      p.is_convolution()
+          ? pixel_map(p.element, p.x, p.m / (int64_t{windows.y_height} * windows.y_width), windows, kernel.rows, kDepth)
+          : tensor_map(p.element, p.x, p.m, p.k, p.x_stride, kernel.rows, kDepth);
+  CUtensorMap w_map = tensor_map(p.element, p.weight, p.n * (p.gated != 0 ? 2 : 1), positions, channels,
+                                 p.weight_stride, kernel.columns / 2, kDepth);
   const auto f32 = [](const void* data) { return static_cast<const float*>(data); };
   Arguments arguments{f32(p.x),
                       f32(p.weight),
@@ -126,10 +155,15 @@ void run(const Problem& p, int shape) {
                       p.y_stride,
                       static_cast<int>(p.m),
                       static_cast<int>(p.n),
-                      static_cast<int>(p.k),
+                      positions,
+                      static_cast<int>(channels),
+                      p.is_convolution(),
+                      has_rows(windows),
+                      windows,
+                      p.is_convolution() ? FirstPixels::of(windows) : FirstPixels{},
                       static_cast<int>(grid.rows),
                       static_cast<int>(grid.columns),
-                      static_cast<int>(parts(p.k, 2 * kDepth) * 2),
+                      static_cast<int>(steps_of(p)),
                       p.activation,
                       aligned(p.y, p.y_stride, 8) && aligned(p.residual, p.residual_stride, 8),
                       p.residual_first != 0};

@@ -1,5 +1,5 @@
 // Backend `tf32x3`: one fused f32 kernel on Hopper's TF32 Tensor Cores. It supports every activation, bias, residual,
-// and gated layers. Its results are as accurate as f32 arithmetic.
+// gated layers, and convolutions without groups. Its results are as accurate as f32 arithmetic.
 #pragma once
 
 #include <string>

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/activation.h"
+#include "gemm/windows.cuh"
 
 namespace fuseconv::linear::tf32x3 {
 
@@ -11,21 +12,39 @@ struct Arguments {
   const float *x, *weight, *bias, *residual;
   float* y;
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int m, n, k;
+  int m, n;
+  int positions, channels;        // of a convolution's kernel; a matrix has one position, and its columns are channels
+  bool is_convolution, has_rows;  // has_rows: as in tensor_map.h
+  Windows windows;                // of a convolution, and so is `first`
+  FirstPixels first;
   int rows, columns;  // the number of tiles along the rows and columns
-  int steps;          // the number of steps of 32 along k, which is even; elements past k are zeros
+  int steps;          // the number of steps of 32 channels along k, which is even
   Activation activation;
   bool pairs;  // whether y and residual can be accessed 8 bytes at a time
   bool residual_first;
 };
 
+// Returns the channels of x at a position of a window, or null if they are zeros outside the image.
+__device__ __forceinline__ const float* channels_at(const Arguments& a, const arch::sm90::Pixel& first, int position) {
+  const Windows& w = a.windows;
+  const int x = first.x + position % w.kernel_width * w.dilation_x;
+  const int y = first.y + position / w.kernel_width * w.dilation_y;
+  const bool inside = x >= 0 && x < w.width && y >= 0 && y < w.height;
+  return inside ? a.x + first.image * w.image_stride + y * w.row_stride + x * w.pixel_stride : nullptr;
+}
+
 // Computes the product of a row of x and a row of w in f32.
 __device__ __forceinline__ float product(const Arguments& a, int row, int column) {
-  const float *x = a.x + row * a.x_stride, *w = a.weight + column * a.weight_stride;
+  const arch::sm90::Pixel first = a.is_convolution ? first_pixel(a.first, row) : arch::sm90::Pixel{};
   float sum = 0.0f;
 #pragma unroll 1
-  for (int k = 0; k < a.k && !isnan(sum); ++k) {
-    sum = fmaf(x[k], w[k], sum);
+  for (int position = 0; position < a.positions; ++position) {
+    const float* const x = a.is_convolution ? channels_at(a, first, position) : a.x + row * a.x_stride;
+    const float* const w = a.weight + column * a.weight_stride + position * a.channels;
+#pragma unroll 1
+    for (int channel = 0; channel < a.channels && !isnan(sum); ++channel) {
+      sum = fmaf(x == nullptr ? 0.0f : x[channel], w[channel], sum);
+    }
   }
   return sum;
 }

@@ -1,5 +1,6 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], with the residual before or after the activation, or
-// gated, in f32, on Hopper's TF32 Tensor Cores.
+// gated, in f32, on Hopper's TF32 Tensor Cores. x is a matrix, or the implicit matrix of a convolution (problem.h),
+// whose tiles TMA gathers from the images.
 //
 // arch/tf32.cuh describes the three products of each pair of factors. The Tensor Cores add 32 products.
 //
@@ -55,13 +56,25 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   Ring<Tile::kStages> at;
   for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
     const TilePosition p = tile_position<Tile, kGated>(a, tile);
-    for (int k = 0; k < a.steps * kDepth; k += kDepth, at.advance()) {
+    const Pixel first = a.is_convolution ? first_pixel(a.first, p.row) : Pixel{};
+    Step s;
+    for (int step = 0; step < a.steps; ++step, at.advance(), s.advance(kDepth, a.channels, a.windows.kernel_width)) {
+      // The number of steps is even. A step after the last position loads channels after the last one: zeros.
+      const Step now = s.position == a.positions ? Step{a.channels} : s;
       const uint32_t full = shared + Tile::kFull + at.stage * 8, w = shared + Tile::kW + at.stage * Tile::kWBytes;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
       barrier_expect(full, Tile::kXBytes + Tile::kWBytes);
-      load_box(shared + Tile::kX + at.stage * Tile::kXBytes, x_map, k, p.row, full);
-      load_box(w, w_map, k, p.column, full);
-      load_box(w + Tile::kWBytes / 2, w_map, k, p.column + (kGated ? a.n : Tile::kColumns / 2), full);
+      const uint32_t x = shared + Tile::kX + at.stage * Tile::kXBytes;
+      if (a.is_convolution && !a.has_rows) {
+        load_positions(x, x_map, now.channel, first, now.x * a.first.dilation_x, full);
+      } else if (a.is_convolution) {
+        load_pixels(x, x_map, now.channel, first, now.x * a.first.dilation_x, now.y * a.first.dilation_y, full);
+      } else {
+        load_box(x, x_map, now.channel, p.row, full);
+      }
+      load_box(w, w_map, now.channel, now.position, p.column, full);
+      load_box(w + Tile::kWBytes / 2, w_map, now.channel, now.position, p.column + (kGated ? a.n : Tile::kColumns / 2),
+               full);
     }
   }
 }

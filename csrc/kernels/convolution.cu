@@ -1,7 +1,7 @@
 // Computes a convolution and its epilogue on CUDA. There are kernels for depthwise convolutions, images of few
 // channels, 1x1 convolutions with stride 1 (linear layers), and dense convolutions, most of them in 16 bits and in f32.
-// Products of f32 are computed in TF32, as PyTorch's convolutions do by default. In all other cases, the host computes
-// the convolution, and an elementwise pass computes the epilogue.
+// Products of f32 are computed in TF32, as PyTorch's convolutions do by default, unless `tf32` is false. In all other
+// cases, the host computes the convolution, and an elementwise pass computes the epilogue.
 #include "kernels/convolution.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ bool as_linear(CudaHost& host, const Convolution& c) {
                       residual,
                       c.activation,
                       false,
-                      c.y.dtype == Dtype::f32 && c.x.sizes[1] > kFewChannels,
+                      c.tf32 && c.y.dtype == Dtype::f32 && c.x.sizes[1] > kFewChannels,
                       std::nullopt,
                       {c.y.data, c.y.dtype, c.y.rank, y.sizes, y.strides},
                       c.residual_first});

@@ -16,6 +16,7 @@ struct Convolution {
   ConvolutionParameters parameters;
   Activation activation;
   bool residual_first;  // whether the residual is added before the activation
+  bool tf32;            // whether f32 may be multiplied in TF32 (CUDA)
   Out y;                // contiguous or channels last
 };
 

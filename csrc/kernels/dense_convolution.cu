@@ -87,7 +87,7 @@ void run_cudnn(void* context, void* stream, void*) { static_cast<ByCudnn*>(conte
 bool run_fastest(CudaHost& host, const Convolution& c, linear::Problem& p, ByCudnn& by_cudnn) {
   using linear::Backend;
   const bool may_time = tuning::may_time();
-  const bool has_kernel = linear::refuses(Backend::sm90, p).empty();
+  const bool has_kernel = linear::refuses(Backend::sm90, p).empty() || linear::refuses(Backend::tf32x3, p).empty();
   if (!has_kernel && p.product == nullptr) {
     return false;
   }
@@ -106,7 +106,7 @@ bool run_fastest(CudaHost& host, const Convolution& c, linear::Problem& p, ByCud
     p.product = nullptr;
     choice = linear::Choices::of_process().choose(p, may_time);
   }
-  if (choice.backend == Backend::sm90) {
+  if (choice.backend != Backend::cudnn) {
     set_operands(host, c, p);
   }
   linear::run(p, choice);

@@ -54,7 +54,7 @@ In laid_out(CudaHost& host, In tensor, Spec& spec) {
 linear::Problem problem_of(const Convolution& c) {
   linear::Problem p{};
   p.element = c.y.dtype;
-  p.tf32 = c.y.dtype == Dtype::f32;
+  p.tf32 = c.y.dtype == Dtype::f32 && c.tf32;
   p.activation = c.activation;
   p.n = c.y.sizes[1];
   p.m = element_count(c.y) / p.n;

@@ -3,6 +3,8 @@
 // `padding` contains either one number per spatial dim, used on both sides of the dim, or two numbers per spatial dim:
 // first the padding before the elements of each dim, then the padding after the elements of each dim.
 //
+// On CUDA, products of f32 tensors are computed in TF32, or in f32 if `tf32` is not set.
+//
 // The result is channels last if x or weight is channels last, as in aten::convolution. Otherwise the result is
 // contiguous.
 #pragma once
@@ -24,7 +26,8 @@ struct ConvAct {
   static constexpr const char* name = "conv_act";
   static constexpr const char* schema =
       "conv_act(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, "
-      "bool transposed, int[] output_padding, int groups, str act=\"none\", bool residual_first=True) -> Tensor";
+      "bool transposed, int[] output_padding, int groups, str act=\"none\", bool residual_first=True, bool tf32=True) "
+      "-> Tensor";
   static constexpr bool in_onnx_runtime = false;  // an ONNX model uses Conv instead
 
   struct Args {
@@ -35,7 +38,7 @@ struct ConvAct {
     std::span<const int64_t> output_padding;
     int64_t groups;
     std::string_view act;
-    bool residual_first;
+    bool residual_first, tf32;
   };
 
   static void check_numbers(const char* what, std::span<const int64_t> numbers, size_t count, int64_t least) {
@@ -47,8 +50,8 @@ struct ConvAct {
   }
 
   static std::array<Spec, 1> outputs(const Args& args) {
-    const auto& [x, weight, bias, residual, stride, padding, dilation, transposed, output_padding, groups, act, first] =
-        args;
+    const auto& [x, weight, bias, residual, stride, padding, dilation, transposed, output_padding, groups, act, first,
+                 tf32] = args;
     common_dtype(name, {{"x", x}, {"weight", weight}});
     check(x.rank >= 3 && x.rank <= 5, "fuseconv::", name,
           ": x must have the shape [N, C, ...] with 1 to 3 spatial dims, "
@@ -107,6 +110,7 @@ struct ConvAct {
                                    args.transposed, args.output_padding, args.groups},
                                   parse_activation(name, args.act),
                                   args.residual_first,
+                                  args.tf32,
                                   y});
   }
 };

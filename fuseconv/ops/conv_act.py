@@ -13,24 +13,16 @@ from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import lower
+from fuseconv.ops.convolution_kernels import FEW_CHANNELS, is_compiled
 from fuseconv.ops.gradient import Gradient
 from fuseconv.ops.layout import channels_last, is_channels_last
 from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
-FEW_CHANNELS = 4
-"""PyTorch computes float32 convolutions of so few channels in float32, not in TF32, if the operands are contiguous."""
-
 LARGEST_WINDOW = 196
 """The largest window with which oneDNN computes channels-last depthwise convolutions in bfloat16, in elements: see
 csrc/kernels/convolution.cpp."""
-
-SHORTEST = 9
-"""The library has no kernel for float32 sums of few channels with fewer products (csrc/kernels/few_channels.cu)."""
-
-WIDEST = 192
-"""The library has no kernel for depthwise convolutions with a wider window (csrc/kernels/depthwise_windows.cu)."""
 
 
 def reference(
@@ -46,10 +38,9 @@ def reference(
     groups: int,
     act: str = "none",
     residual_first: bool = True,
+    tf32: bool = True,  # noqa: ARG001  # only float32 on CUDA has this choice
 ) -> Tensor:
     """act(convolution(x, weight) + bias + residual), or with the residual added after the activation.
-
-    On CUDA, float32 convolutions may be computed in TF32, as PyTorch's are by default.
 
     Args:
         x: [N, C, ...], with one to three spatial dims.
@@ -66,6 +57,9 @@ def reference(
         groups: the number of groups of channels.
         act: the activation.
         residual_first: whether the residual is added before the activation. If False, it is added after.
+        tf32: whether float32 convolutions may use TF32 on CUDA, as PyTorch's do by default. If False, the library's
+            kernels compute them in float32. PyTorch, which computes those without such a kernel, follows its own
+            setting, `torch.backends.cudnn.conv.fp32_precision`.
 
     Returns:
         A tensor [N, O, ...]. Its channels are innermost in memory if those of x or weight are, otherwise it is
@@ -131,12 +125,15 @@ def _unfused(a: SimpleNamespace) -> Tensor | None:
     if a.act == "none" or (a.act in FROM_RESULT and not last):
         return None
     rest = (a.stride, a.padding, a.dilation, a.transposed, a.output_padding, a.groups)
-    y = activate(conv_act(a.x, a.weight, a.bias, None if last else a.residual, *rest), a.act)
+    y = activate(conv_act(a.x, a.weight, a.bias, None if last else a.residual, *rest, tf32=a.tf32), a.act)
     return y + a.residual if last else y
 
 
+_NOT_KEPT = frozenset(["bias", "residual", "residual_first", "tf32"])
+
+
 def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
-    kept = {name: value for name, value in vars(a).items() if name not in ("bias", "residual", "residual_first")}
+    kept = {name: value for name, value in vars(a).items() if name not in _NOT_KEPT}
     return kept | {"y": None if a.act == "none" else results[0]}
 
 
@@ -164,39 +161,6 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     return found
 
 
-_IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6", "leaky_relu")
-"""The activations of the library's kernel for float32, which needs a Hopper GPU."""
-
-
-def _decomposes(x: Tensor, weight: Tensor, *rest: Any) -> bool:
-    """Whether AOTInductor compiles the reference: on a CPU, and on a GPU if the library has no kernel for the call.
-
-    The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
-    """
-    if x.device.type != "cuda":
-        return True
-    stride, padding, transposed, groups, act = *rest[2:4], rest[5], rest[7], rest[8] if len(rest) > 8 else "none"
-    if transposed or x.dtype == torch.float64:
-        return True
-    numbers = (*x.shape[2:], *weight.shape[2:], *stride, groups)
-    if all(isinstance(number, int) and number == 1 for number in numbers) and not any(padding):  # a linear layer
-        return False
-    if not (is_channels_last(x) or is_channels_last(weight)):
-        return True
-    own = weight.shape[1]  # the channels of a group
-    if x.dim() <= 4 and groups == weight.shape[0] > 1 and own == 1:  # depthwise
-        return weight.shape[-1] > WIDEST
-    if x.dtype == torch.float32 and groups == 1 and own <= FEW_CHANNELS:
-        return x.dim() > 4 or weight.shape[0] % 8 != 0 or math.prod(weight.shape[1:]) < SHORTEST
-    if x.dtype == torch.float32:
-        aligned = own % 4 == weight.shape[0] % 4 == 0
-        hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-        grouped = groups == 1 or (rest[1] is None and weight.shape[0] // groups % 2 == 0)
-        has_kernel = aligned and hopper and grouped and x.dim() <= 4
-        return not has_kernel or act.partition("(")[0] not in _IN_TF32
-    return groups > 1 and own < 4
-
-
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
@@ -216,6 +180,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         bias: bool = True,
         residual: bool | None = None,
         last: str = "",
+        tf32: bool = True,
     ) -> Sample:
         rank, transposed = len(kernel), output_padding is not None
         outer = (sizes[1], channels // groups) if transposed else (channels, sizes[1] // groups)
@@ -238,7 +203,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         return Sample(
             name,
             (x, weight, draw(channels) if bias else None, addend, *numbers, groups, act),
-            {"residual_first": False} if residual is False else {},
+            {"residual_first": False} if residual is False else {} if tf32 else {"tf32": False},
         )
 
     def depthwise(
@@ -340,6 +305,10 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("rows_and_sum", wide, (1, 1), "gelu", channels=24, residual=False, last="xr"),
         sample("rows_of_sum", wide, (1, 1), "relu", channels=24, residual=True, last="xr"),
         sample("rows_of_one_position", (3, 16, 1, 1), (1, 1), "relu", channels=8),
+        sample("dense_in_f32", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr", tf32=False),
+        sample("one_dim_in_f32", (2, 16, 11), (5,), "elu", channels=33, stride=2, padding=[4, 0], last="w", tf32=False),
+        sample("rows_in_f32", (2, 64, 6, 5), (1, 1), "silu", channels=24, residual=True, last="xr", tf32=False),
+        sample("gaps_in_f32", (2, 40, 7, 9), (3, 2), channels=72, stride=2, dilation=2, last="gw", tf32=False),
         sample("threads", (3, 16, 33, 35), square, "gelu", channels=32, padding=1, residual=True),
     ]
 
@@ -390,6 +359,6 @@ conv_act = Op(
     Gradient(_keep, _backward, _unfused),
     autocast=lower,
     like=without_activation(reference),
-    decomposes=_decomposes,
+    decomposes=is_compiled,
     onnx_node=False,
 )

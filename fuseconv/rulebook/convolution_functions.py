@@ -24,14 +24,13 @@ def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
 
 
 @rule_function()
-def may_use_tf32(_: Constants, x: Any) -> None:
-    """PyTorch computes convolutions of the tensor in TF32, as it does by default, or it is not f32 on CUDA."""
+def may_use_tf32(_: Constants, x: Any) -> bool:
+    """Whether PyTorch computes convolutions of x in TF32, as it does by default. True if x is not f32 on CUDA."""
     import torch
 
     precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]  # torch adds it at run time
     fake = fake_of(x)
-    if fake.is_cuda and fake.dtype == torch.float32 and precision != "tf32":
-        raise Refused("torch.backends.cudnn.conv.fp32_precision to be 'tf32'", repr(precision))
+    return not fake.is_cuda or fake.dtype != torch.float32 or precision == "tf32"
 
 
 @rule_function()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv import ops
-from fuseconv.ops.conv_act import FEW_CHANNELS
+from fuseconv.ops.convolution_kernels import FEW_CHANNELS
 from fuseconv.ops.layout import channels_last
 
 pytestmark = pytest.mark.gpu

@@ -5,6 +5,7 @@ Needs a Hopper GPU and the library that test_linear_backends.py describes.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -70,6 +71,8 @@ CASES = [
     Case(1, 64, (1, 9), 64, (1, 3), (3, 1), (1, 1), groups=2),
     Case(4, 256, (40, 30), 128, (7, 7), (1, 1), (16, 9), (3, 3), bias=False, groups=2),
     Case(2, 64, (13, 9), 91, (3, 3), padding=(1, 1), act="silu"),
+    Case(2, 64, (1, 700), 64, (1, 3), padding=(0, 256), dilation=(1, 128), act="relu", residual="after"),
+    Case(1, 72, (1, 9000), 40, (1, 2), (1, 3), dilation=(1, 4097)),
     Case(2, 40, (33, 65), 56, (3, 3), (2, 3), (1, 0), act="hard_sigmoid", residual="before"),
 ]
 SHAPES = 7  # of tiles, as sm90.h lists them
@@ -216,6 +219,56 @@ def test_special_values_in_tf32(library: Library, special: float) -> None:
         assert y.isfinite().all()
 
 
+F32_CASES = [
+    case for case in (*CASES, *TF32_CASES[-3:]) if case.groups == 1 and case.channels * math.prod(case.kernel) >= 64
+]
+IN_F32 = range(3)  # the tile shapes of tf32x3, which computes f32 without TF32
+
+
+def run_in_f32(library: Library, case: Case, tensors: Operands, y: Tensor, shape: int) -> None:
+    problem = problem_of(library, case, tensors, y)
+    problem.tf32 = 0
+    library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+
+
+@pytest.mark.parametrize("case", F32_CASES, ids=str)
+@pytest.mark.parametrize("shape", IN_F32)
+def test_a_convolution_in_f32(library: Library, shape: int, case: Case) -> None:
+    tensors = operands(case, torch.float32)
+    reference = convolved(case, *wide(tensors)).permute(0, 2, 3, 1)
+    frame = torch.full((reference.numel() + 2 * case.out,), float("nan"), device="cuda")
+    y = frame[case.out : -case.out].view(reference.shape)
+    run_in_f32(library, case, tensors, y, shape)
+    torch.testing.assert_close(y.double(), reference, atol=4e-6, rtol=1e-6)
+    y.fill_(float("nan"))
+    assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("shape", IN_F32)
+def test_infinity_and_nan_in_f32(library: Library, shape: int, value: float) -> None:
+    """Of x, of the weight, and beside the padding."""
+    case = Case(2, 40, (9, 7), 72, (3, 3), (2, 1), (1, 1), act="silu")
+    x, weight, bias, _ = operands(case, torch.float32)
+    x[1, 3, 4, 5], x[0, 39, 0, 0], weight[5, 7, 1, 1] = value, value, value
+    tensors = x, weight, bias, None
+    reference = convolved(case, *wide(tensors)).permute(0, 2, 3, 1)
+    y = torch.zeros(reference.shape, device="cuda")
+    run_in_f32(library, case, tensors, y, shape)
+    assert not reference.isfinite().all()
+    torch.testing.assert_close(y.double(), reference, atol=4e-6, rtol=1e-6, equal_nan=True)
+
+
+def test_refusals_without_tf32(library: Library) -> None:
+    case = Case(1, 64, (9, 9), 64, (3, 3), groups=2)
+    y = torch.zeros(1, 7, 7, 64, device="cuda")
+    with pytest.raises(RuntimeError, match="the channels are in groups"):
+        run_in_f32(library, case, operands(case, torch.float32), y, 0)
+    odd = Case(1, 33, (9, 9), 64, (3, 3))
+    with pytest.raises(RuntimeError, match="multiples of 16 bytes"):
+        run_in_f32(library, odd, operands(odd, torch.float32), y, 0)
+
+
 def test_refusals_of_f32(library: Library) -> None:
     case = Case(1, 32, (9, 9), 32, (3, 3))
     tensors = operands(case, torch.float32)
@@ -279,6 +332,7 @@ def test_channels_of_a_wider_tensor(library: Library) -> None:
         (Case(1, 64, (40, 40), 64, (3, 3), (9, 9)), "TMA does not support"),
         (Case(1, 64, (200, 200), 64, (2, 2), dilation=(1, 199)), "TMA does not support"),
         (Case(1, 64, (9, 9), 64, (3, 3), padding=(200, 1)), "TMA does not support"),
+        (Case(1, 64, (1, 70000), 8, (1, 2), dilation=(1, 65536)), "TMA does not support"),
         (Case(1, 64, (9, 9), 64, (3, 3), act="tanh"), "no kernel with this activation"),
         (Case(1, 64, (1, 9), 66, (1, 3), groups=2), "odd number of columns"),
         (Case(1, 64, (40, 40), 64, (3, 3), padding=(17, 0), groups=2), "TMA does not support"),

@@ -87,6 +87,28 @@ def test_a_gpu_before_hopper_has_no_kernel_for_f32(
     assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
 
 
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "groups", "act", "decomposes"),
+    [
+        ((2, 16, 8, 8), (24, 16, 3, 3), 1, "elu", False),  # this kernel has all activations
+        ((2, 32, 8), (24, 32, 2), 1, "relu", False),
+        ((2, 16, 8, 8), (24, 8, 3, 3), 2, "relu", True),
+        ((2, 6, 8, 8), (24, 6, 4, 4), 1, "relu", True),  # not aligned
+        ((2, 12, 8), (24, 12, 5), 1, "relu", True),  # sums of 60 products
+        ((2, 16, 8, 8), (16, 1, 3, 3), 16, "relu", False),
+        ((2, 3, 8, 8), (16, 3, 3, 3), 1, "relu", False),
+    ],
+)
+def test_convolutions_without_tf32(
+    sizes: tuple[int, ...], kernel: tuple[int, ...], groups: int, act: str, decomposes: bool
+) -> None:
+    x, weight = image(*sizes, dtype=SINGLE), image(*kernel, dtype=SINGLE)
+    ones, zeros = [1] * (len(sizes) - 2), [0] * (len(sizes) - 2)
+    rest = (None, None, ones, zeros, ones, False, zeros, groups, act, True, False)
+    assert callable(ops.conv_act.decomposes)
+    assert ops.conv_act.decomposes(x, weight, *rest) == decomposes
+
+
 def test_f32_has_the_activations_for_which_the_kernel_is_compiled() -> None:
     table, kernels, host = (
         (ROOT / "csrc" / "gemm" / name).read_text() for name in ("sm90_kernel_table.h", "sm90_kernels.cu", "sm90.cpp")
