@@ -1,7 +1,7 @@
 """Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile.
 
     python bench/convolutions.py bench/results/h200_implicit_gemm.json
-    python bench/convolutions.py bench/results/h200_convolutions_in_f32.json --dtype f32 --without-tf32 --only tcn unet
+    python bench/convolutions.py bench/results/h200_convolutions_in_f32.json --dtype f32 --without-tf32 --only tcn
 
 `bare` is torch's convolution without a bias, with `torch.backends.cudnn.benchmark`: what no fusion can be faster than
 unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each. All tensors are channels last

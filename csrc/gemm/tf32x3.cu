@@ -114,6 +114,9 @@ std::string refuses(const Problem& p) {
     if (w.groups > 1) {
       return "the channels are in groups";
     }
+    if (p.weight_stride != p.k) {
+      return "the positions of the weight are not adjacent";
+    }
     if (!std::ranges::all_of(std::initializer_list<int64_t>{w.image_stride, w.row_stride, w.pixel_stride, w.channels},
                              [](int64_t stride) { return stride % 4 == 0; })) {
       return "pixels, or positions of the weight, do not start at multiples of 16 bytes";

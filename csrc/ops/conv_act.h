@@ -3,7 +3,8 @@
 // `padding` contains either one number per spatial dim, used on both sides of the dim, or two numbers per spatial dim:
 // first the padding before the elements of each dim, then the padding after the elements of each dim.
 //
-// On CUDA, products of f32 tensors are computed in TF32, or in f32 if `tf32` is not set.
+// On CUDA, products of f32 tensors may be computed in TF32 if `tf32` is set. Otherwise the kernels of this library
+// compute them in f32; the host, which computes a convolution for which there is none, follows its own setting.
 //
 // The result is channels last if x or weight is channels last, as in aten::convolution. Otherwise the result is
 // contiguous.

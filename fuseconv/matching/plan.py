@@ -23,6 +23,7 @@ from fuseconv.matching.match import Match
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.regions import search_steps
+from fuseconv.matching.replacement import settled
 from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, Step, read_plan
 from fuseconv.matching.types import named_dims
@@ -268,7 +269,8 @@ def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iter
 
 def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str, Any]) -> Step:
     """Converts a match to a step of the plan. The step refers to nodes by their names in the program."""
-    used = {name for line in match.replace for name in names_of(parse_line(line).value)}
+    lines = settled(match.replace, captures, workspace)
+    used = {name for line in lines for name in names_of(parse_line(line).value)}
 
     def operand(node: Node) -> str:
         user = next((user for user in match.nodes if node in user.all_input_nodes), node)
@@ -281,7 +283,7 @@ def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str,
         ops=tuple(op_name(node.target) for node in match.nodes),
         bindings={name: to_binding(value, operand) for name, value in sorted(captures.items()) if name in used},
         results={name: workspace.name(node) for name, node in match.results.items()},
-        replace=match.replace,
+        replace=lines,
         strides=match.rule.strides,
         draws=match.rule.draws,
         literals=match.literals,

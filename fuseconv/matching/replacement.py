@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.rulebook.functions import Constants
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused, text_of
-from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
+from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term, parse_line, written
 
 FREE_BYTES = 1 << 30
 """Results of an op in a replacement are accepted if their total size in bytes is at most this number."""
@@ -159,6 +159,28 @@ def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
         return [resolve(item, values, constants) for item in term.items]
     assert isinstance(term, Apply)
     return FUNCTIONS[term.function].run(constants, *(resolve(item, values, constants) for item in term.args))
+
+
+def settled(lines: Sequence[str], captures: Mapping[str, Any], constants: Constants) -> tuple[str, ...]:
+    """Returns the lines of `replace` with values in place of the functions that read settings of the process.
+
+    Raises:
+        Refused: a function is not defined for its operands.
+    """
+
+    def fixed(term: Term) -> Term:
+        if isinstance(term, Apply) and FUNCTIONS[term.function].settings:
+            return Literal(resolve(term, captures, constants))
+        return term
+
+    def settled_line(text: str) -> str:
+        line = parse_line(text)
+        if not isinstance(line.value, Call):
+            return text
+        args = tuple(map(fixed, line.value.args))
+        return text if args == line.value.args else written(replace(line, value=replace(line.value, args=args)))
+
+    return tuple(map(settled_line, lines))
 
 
 def _resolved(

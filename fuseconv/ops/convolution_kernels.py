@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,15 +26,27 @@ _IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6
 """The activations of the library's kernel for float32, which needs a Hopper GPU."""
 
 
-def is_compiled(x: Tensor, weight: Tensor, *rest: Any) -> bool:
+def is_compiled(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,  # noqa: ARG001  # every kernel adds one
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],  # noqa: ARG001  # no kernel depends on it
+    transposed: bool,
+    output_padding: Sequence[int],  # noqa: ARG001  # only of transposed convolutions
+    groups: int,
+    act: str = "none",
+    residual_first: bool = True,  # noqa: ARG001  # every kernel adds it on either side
+    tf32: bool = True,
+) -> bool:
     """Whether AOTInductor compiles the reference: on a CPU, and on a GPU if the library has no kernel for the call.
 
     The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
     """
     if x.device.type != "cuda":
         return True
-    stride, padding, transposed, groups = *rest[2:4], rest[5], rest[7]
-    act, _, tf32 = rest[8:] + ("none", True, True)[len(rest) - 8 :]
     if transposed or x.dtype == torch.float64:
         return True
     numbers = (*x.shape[2:], *weight.shape[2:], *stride, groups)
@@ -48,12 +60,11 @@ def is_compiled(x: Tensor, weight: Tensor, *rest: Any) -> bool:
     if x.dtype == torch.float32 and groups == 1 and own <= FEW_CHANNELS:
         return x.dim() > 4 or weight.shape[0] % 8 != 0 or math.prod(weight.shape[1:]) < SHORTEST
     if x.dtype == torch.float32:
-        aligned = own % 4 == weight.shape[0] % 4 == 0
         hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-        if not aligned or not hopper or x.dim() > 4:
+        if own % 4 != 0 or not hopper or x.dim() > 4:
             return True
         if not tf32:
             return groups > 1 or math.prod(weight.shape[1:]) < SHORTEST_IN_F32
-        grouped = groups == 1 or (rest[1] is None and weight.shape[0] // groups % 2 == 0)
-        return not grouped or act.partition("(")[0] not in _IN_TF32
+        grouped = groups == 1 or (residual is None and weight.shape[0] // groups % 2 == 0)
+        return weight.shape[0] % 4 != 0 or not grouped or act.partition("(")[0] not in _IN_TF32
     return groups > 1 and own < 4

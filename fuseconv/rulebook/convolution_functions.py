@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from typing import Any
@@ -23,7 +24,7 @@ def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
     return [total // 2 for total in totals]
 
 
-@rule_function()
+@rule_function(settings=True)
 def may_use_tf32(_: Constants, x: Any) -> bool:
     """Whether PyTorch computes convolutions of x in TF32, as it does by default. True if x is not f32 on CUDA."""
     import torch
@@ -31,6 +32,15 @@ def may_use_tf32(_: Constants, x: Any) -> bool:
     precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]  # torch adds it at run time
     fake = fake_of(x)
     return not fake.is_cuda or fake.dtype != torch.float32 or precision == "tf32"
+
+
+@rule_function(tensors=False)
+def has_kernel_in_f32(_: Constants, weight: Any, groups: Any) -> None:
+    """A kernel of Hopper's computes the convolution without TF32: one group, channels in fours, 64 products a sum."""
+    channels, *kernel = fake_of(weight).shape[1:]
+    if groups != 1 or channels % 4 != 0 or math.prod(kernel) * channels < 64:
+        expected = "one group, a multiple of 4 channels and sums of at least 64 products"
+        raise Refused(expected, f"{groups} groups and the weight {text_of(weight)}")
 
 
 @rule_function()

@@ -54,6 +54,8 @@ class Function:
             depend on the same squeeze, or on none.
         ends: whether the function holds for no op that a rule with this condition inserts, so that the rule does not
             lead to itself or to another rule.
+        settings: whether the value depends on settings of the process. A step of a plan contains the value in place of
+            the call, so that the plan means the same in every process.
         run: the Python function.
     """
 
@@ -66,6 +68,7 @@ class Function:
     follows: bool
     shapes: bool
     ends: bool
+    settings: bool
     run: Callable[..., Any]
 
 
@@ -74,7 +77,7 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def rule_function(
-    *, tensors: bool = True, follows: bool = False, shapes: bool = False, ends: bool = False
+    *, tensors: bool = True, follows: bool = False, shapes: bool = False, ends: bool = False, settings: bool = False
 ) -> Callable[[F], F]:
     """Returns a decorator that registers a function in `FUNCTIONS`.
 
@@ -87,6 +90,7 @@ def rule_function(
         follows: the attribute `follows` of the registered `Function`.
         shapes: the attribute `shapes` of the registered `Function`.
         ends: the attribute `ends` of the registered `Function`.
+        settings: the attribute `settings` of the registered `Function`.
     """
 
     def register(function: F) -> F:
@@ -105,6 +109,7 @@ def rule_function(
             follows=follows,
             shapes=shapes,
             ends=ends,
+            settings=settings,
             run=function,
         )
         return function

@@ -91,7 +91,7 @@ def test_a_gpu_before_hopper_has_no_kernel_for_f32(
     ("sizes", "kernel", "groups", "act", "decomposes"),
     [
         ((2, 16, 8, 8), (24, 16, 3, 3), 1, "elu", False),  # this kernel has all activations
-        ((2, 32, 8), (24, 32, 2), 1, "relu", False),
+        ((2, 32, 8), (33, 32, 2), 1, "relu", False),
         ((2, 16, 8, 8), (24, 8, 3, 3), 2, "relu", True),
         ((2, 6, 8, 8), (24, 6, 4, 4), 1, "relu", True),  # not aligned
         ((2, 12, 8), (24, 12, 5), 1, "relu", True),  # sums of 60 products

@@ -33,12 +33,14 @@ def as_f64(args: Iterable[Any]) -> list[Any]:
     return [value.double() if differentiable(value) else value for value in args]
 
 
-def in_its_precision(op: Op[..., Any], args: Sequence[Any]) -> list[Any]:
-    """The arguments as the op may round them: on CUDA, the factors of an f32 convolution are rounded to TF32.
+def in_its_precision(op: Op[..., Any], sample: Sample) -> list[Any]:
+    """The arguments as the op may round them: on CUDA, the factors of a convolution in f32 that may use TF32.
 
     PyTorch rounds them too, but not for every size.
     """
-    if op is not ops.conv_act or args[0].dtype != torch.float32 or args[0].device.type != "cuda":
+    args = sample.args
+    in_tf32 = op is ops.conv_act and args[0].dtype == torch.float32 and args[0].device.type == "cuda"
+    if not in_tf32 or not sample.kwargs.get("tf32", True):
         return list(args)
     return [to_tf32(args[0]), to_tf32(args[1]), *args[2:]]
 
@@ -76,10 +78,11 @@ def test_memory_is_dirty() -> None:
 
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES))
-def test_values(op: Op[..., Any], sample: Sample) -> None:
+def test_values(op: Op[..., Any], sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
     results = run_on_dirty_memory(op, sample)
-    eager = tensors(op.reference(*in_its_precision(op, sample.args), **sample.kwargs))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", sample.kwargs.get("tf32", True))
+    eager = tensors(op.reference(*in_its_precision(op, sample), **sample.kwargs))
     kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
     fp64 = tensors(op.reference(*as_f64(sample.args), **kwargs))
     assert len(results) == len(eager)

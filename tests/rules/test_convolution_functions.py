@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from fuseconv.capture.capture import capture
 from fuseconv.graph.proved_sizes import row_major
 from fuseconv.matching.plan import plan
+from fuseconv.matching.replacement import settled
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused
@@ -51,6 +53,35 @@ def test_tf32_is_not_used_against_the_setting(without_tf32: None) -> None:
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", SINGLE), ("cuda", HALF), ("cuda", torch.float64)])
 def test_the_setting_is_about_f32_on_cuda(without_tf32: None, device: str, dtype: torch.dtype) -> None:
     assert may_use_tf32(device, dtype)
+
+
+def test_a_step_contains_the_setting_of_the_process_that_planned_it(without_tf32: None) -> None:
+    line = "y = fuseconv.conv_act.default(x, w, None, None, s, p, d, False, o, 1, 'none', True, may_use_tf32(x))"
+    with FakeTensorMode():
+        x = operand("x", torch.empty(2, 8, 4, 4, device="cuda"))
+    (settled_line,) = settled([line], {"x": x}, Mock())
+    assert settled_line == line.replace("may_use_tf32(x)", "False")
+
+
+def test_no_step_reads_the_setting_again(default_rules: tuple[Rule, ...]) -> None:
+    program = programs.capture(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()), torch.randn(2, 3, 6, 5))
+    (step,) = plan(program, default_rules, device="cpu", targets=()).steps
+    assert step.replace == ("y = fuseconv.conv_act.default(x, w, b, None, s, p, d, t, o, q, act, True, True)",)
+
+
+@pytest.mark.parametrize(
+    ("weight", "groups", "holds"),
+    [
+        ((5, 16, 3, 3), 1, True),
+        ((24, 4, 4, 4), 1, True),
+        ((24, 4, 5, 3), 1, False),
+        ((24, 6, 4, 4), 1, False),
+        ((24, 16, 3, 3), 2, False),
+        ((24, 32, 2), 1, True),
+    ],
+)
+def test_which_convolutions_have_a_kernel_without_tf32(weight: tuple[int, ...], groups: int, holds: bool) -> None:
+    check(holds, "has_kernel_in_f32", operand("w", torch.empty(weight)), groups)
 
 
 def test_convolutions_are_fused_on_a_cpu_without_tf32(without_tf32: None, default_rules: tuple[Rule, ...]) -> None:
