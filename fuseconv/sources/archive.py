@@ -33,6 +33,7 @@ from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, Upstr
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
+from fuseconv.sources.library_ops import define_library_ops
 from fuseconv.sources.on_cpu import on_cpu
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
@@ -123,6 +124,7 @@ def load_exported(path: Path, named: Path) -> ExportedProgram:
     Raises:
         UpstreamError: torch cannot read the archive.
     """
+    define_library_ops()
     try:
         with open_plain(path) as file, quiet_torch(), warnings.catch_warnings():
             warnings.filterwarnings(

