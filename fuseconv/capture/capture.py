@@ -123,13 +123,13 @@ def _checked(
     assumptions = release(flat.exported, contract)
     inline_regions(flat.exported, contract.device)
     name_ops_once(flat.exported)
-    purify(flat.exported)
+    kind: Kind = "archive" if subject.source == "pt2" else "module"
+    purify(flat.exported, kind)
     read_sizes_of_inputs(flat.exported)
     compute_tables(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = replace(contract, inputs=specs, outputs=flat.outputs)
     check_state(flat.exported, contract)
-    kind: Kind = "archive" if subject.source == "pt2" else "module"
     original = Original(subject.original or subject.module, subject.call, kind)
     guards = suspects(flat.exported, contract)
     if kind == "archive" and guards:

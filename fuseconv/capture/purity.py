@@ -17,13 +17,19 @@ from torch.export.graph_signature import InputKind
 
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.aliases import Aliases, viewed
-from fuseconv.graph.nodes import draws, written
+from fuseconv.graph.nodes import draws, trains, written
+from fuseconv.program.original import STATE_AS_INPUT, STATE_FIX, Kind
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
 
-def purify(exported: ExportedProgram) -> None:
+def purify(exported: ExportedProgram, kind: Kind) -> None:
     """Rewrites the program in place so that it is a pure function of its inputs: each mutated input is copied first.
+
+    Args:
+        exported: the captured program.
+        kind: the kind of the original. A module is captured in eval mode, but an archive may contain a model that was
+            exported in training mode.
 
     Raises:
         UnsupportedError: the program mutates a buffer or parameter, or generates random numbers. The error names the op
@@ -33,12 +39,14 @@ def purify(exported: ExportedProgram) -> None:
     _drop_unread(exported)
     inputs = exported.graph_signature
     states = {spec.arg.name: spec.target for spec in inputs.input_specs if spec.kind != InputKind.USER_INPUT}
+    trained = kind == "archive" and any(trains(node) for node in graph.nodes)
+    eval_first = "export the model in eval mode, or " if trained else ""
     for node in list(graph.nodes):
         if draws(node):
             raise UnsupportedError(
                 f"{node.target} generates random numbers, so that no two calls return the same result",
                 where=source_line(node),
-                fix="convert in eval mode, or pass the random numbers in as an input",
+                fix=f"{eval_first}pass the random numbers in as an input",
             )
         for operand in written(node):
             for owner in _owners(operand):
@@ -46,7 +54,7 @@ def purify(exported: ExportedProgram) -> None:
                     raise UnsupportedError(
                         f"{node.target} mutates {states[owner.name]}, so that each call depends on earlier calls",
                         where=source_line(node),
-                        fix="convert in eval mode, or pass the state in as an input and return it as an output",
+                        fix=f"{eval_first}{STATE_AS_INPUT}" if trained else STATE_FIX,
                     )
     for owner in {owner for node in graph.nodes for operand in written(node) for owner in _owners(operand)}:
         _copy_first(graph, owner)

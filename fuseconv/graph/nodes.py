@@ -109,6 +109,14 @@ def draws(node: Node) -> bool:
     return trains and not any(given.get(name) == 0 for name in ("p", "dropout_p"))
 
 
+def trains(node: Node) -> bool:
+    """Returns whether a node calls an op in training mode: a dropout that is on, or a norm that updates statistics."""
+    given = arguments(node) if is_call(node) else {}
+    if given.get("running_mean") is not None:
+        return bool(given.get("training") or given.get("use_input_stats"))
+    return draws(node) and not given.keys().isdisjoint({"train", "training", "dropout_p"})
+
+
 def written(node: Node) -> Iterator[Node]:
     """Yields the operands that an op call mutates."""
     if is_call(node):

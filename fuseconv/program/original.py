@@ -28,6 +28,12 @@ from fuseconv.program.quiet import quiet_torch
 Kind = Literal["module", "archive"]
 """The kind of an original: "module" for the user's module, "archive" for the program stored in an archive."""
 
+STATE_AS_INPUT = "pass the state in as an input and return it as an output"
+STATE_FIX = (
+    f"{STATE_AS_INPUT}; if only the first call changes it, export the model after a first call, and convert the .pt2"
+)
+"""The fix in the errors for a model in eval mode that mutates its parameters or buffers."""
+
 
 @dataclass(frozen=True)
 class Original:
@@ -72,7 +78,7 @@ class Original:
                 raise UnsupportedError(
                     f"the model mutates {name} when it is called, so that each call depends on earlier calls",
                     where=type(self.module).__name__,
-                    fix="convert in eval mode, or pass the state in as an input and return it as an output",
+                    fix=STATE_FIX,
                 )
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 

@@ -28,6 +28,8 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.nodes import trains
+from fuseconv.program.original import STATE_AS_INPUT, STATE_FIX
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
         raise UnsupportedError(
             f"the exported program mutates {bad[0].target} ({bad[0].kind.name.lower()})",
             where=str(bad[0].target),
-            fix="export the model in eval mode, so that it does not update its state",
+            fix=_fix(exported, bad[0]),
         )
     positions = pytree.tree_unflatten(list(range(len(specs))), exported.call_spec.out_spec)
     found = []
@@ -194,6 +196,15 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
                 fix="return only tensors from forward",
             )
     return found
+
+
+def _fix(exported: ExportedProgram, output: OutputSpec) -> str:
+    """Returns the fix in the error for a program with an output that is the new value of an input or buffer."""
+    if output.kind == OutputKind.USER_INPUT_MUTATION:
+        return "save the program as torch.export.export returns it, without run_decompositions"
+    if any(trains(node) for node in exported.graph.nodes):
+        return f"export the model in eval mode, or {STATE_AS_INPUT}"
+    return STATE_FIX
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
