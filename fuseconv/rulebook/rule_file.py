@@ -78,7 +78,9 @@ class _Reader:
     def rules(self, path: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
         """Yields the rules of a file or folder. The rules of included files come first."""
         if not leads_somewhere(path):
-            raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
+            own = "" if open_files else "; if you name no rules, fuseconv uses its own"
+            fix = f"create {path}, or correct the name{own}"
+            raise RuleError(f"there is no rule file {path.name}", where=where, fix=fix)
         real = Path(os.path.realpath(path))  # a symbolic link to itself is a cycle; Path.resolve raises an error
         if real in open_files:
             ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))

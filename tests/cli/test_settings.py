@@ -116,7 +116,7 @@ def test_the_lock_lies_beside_the_file(project: Callable[[str], Path], capsys: p
         ("rules = 3", "rules must be a string, but it is 3", "as a string"),
         ('allow-mismatch = "yes"', "must be true or false", "as true or false"),
         ("rules = ", "invalid TOML", "correct the file"),
-        ('rules = "nowhere.json"', "there is no nowhere.json", "nowhere.json"),
+        ('rules = "nowhere.json"', "there is no rule file nowhere.json", "nowhere.json"),
         ('device = "tpu"', "tpu", "cpu"),
     ],
 )

@@ -128,7 +128,7 @@ BAD_FILES = {
         "product",
         "(/rules/0/match/0)",
     ),
-    "missing_include": ('{"include": ["nowhere.json"]}', "there is no nowhere.json", "(/include/0)"),
+    "missing_include": ('{"include": ["nowhere.json"]}', "there is no rule file nowhere.json", "(/include/0)"),
     "include_of_itself": ('{"include": ["rules.json"]}', "form a cycle", "(/include/0)"),
 }
 
@@ -145,6 +145,13 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, name: str) -> None
     assert pointer in caught.value.where
     assert caught.value.fix
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("name", ["default", "rules/nowhere.json"])
+def test_a_missing_file_is_said_to_be_needed_for_own_rules_only(name: str) -> None:
+    with pytest.raises(RuleError, match=f"there is no rule file {Path(name).name}") as caught:
+        load_rules(name)
+    assert caught.value.fix == f"create {name}, or correct the name; if you name no rules, fuseconv uses its own"
 
 
 def test_a_line_in_an_error_counts_characters_into_the_string(tmp_path: Path) -> None:
