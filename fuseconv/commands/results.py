@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from fuseconv.commands.error_lines import error_lines
 from fuseconv.commands.speeds import print_peers
 from fuseconv.commands.table import Table, mark, size_text
 from fuseconv.commands.tuned_lines import left_alone_lines, tuned_lines
@@ -178,7 +179,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
     for (target, case), of in limits.items():
         names = ", ".join(limit.output for limit in of)
         lines.append(f"limit of {target}: case {case}, output {names}: {of[0].reason}")
-    lines += _unproved(conversion.report)
+    lines += [*error_lines(conversion.report), *_unproved(conversion.report)]
     if lines:
         console.print()
     for line in lines:
