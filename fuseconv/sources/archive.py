@@ -22,6 +22,7 @@ import torch
 from torch._export.serde.schema import SCHEMA_VERSION
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fuseconv.contract.dims import Dim
@@ -294,16 +295,16 @@ def _refused(path: Path, member: Member, what: str) -> RefusedError:
 
 
 def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
-    """Casts floating-point weights and constants to a dtype, and replaces floating-point dtype arguments in the graph.
+    """Casts floating-point weights and constants to a dtype, and replaces floating-point dtype arguments in all graphs.
 
-    Modifies the program in place.
+    The graphs of regions, such as one with autocast off, are graphs of submodules. Modifies the program in place.
     """
-    floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-    for node in list(exported.graph.nodes):
+    change = dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), dtype)
+    graphs = [module for module in exported.graph_module.modules() if isinstance(module, GraphModule)]
+    for node in [node for module in graphs for node in module.graph.nodes]:
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            exported.graph.erase_node(node)
+            node.graph.erase_node(node)
         else:
-            change = dict.fromkeys(floats, dtype)
             node.args = tuple(change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for arg in node.args)
             node.kwargs = {
                 key: change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for key, arg in node.kwargs.items()
@@ -314,7 +315,8 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
                 tensors[name] = torch.nn.Parameter(tensor.to(dtype), requires_grad=False)
             elif isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 tensors[name] = tensor.to(dtype)
-    exported.graph_module.recompile()
+    for module in graphs:
+        module.recompile()
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:

@@ -103,6 +103,21 @@ def test_dtype_converts_module_and_contract(saved: Saved, form: str, short: str,
     assert run(subject)[0].dtype == dtype
 
 
+def test_dtype_converts_the_regions_of_an_archive(tmp_path: Path) -> None:
+    """As the rotary positions of transformers, with autocast off."""
+
+    class Rotary(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", enabled=False):
+                angle = x.to(torch.float32).cos().to(x.dtype)
+            return angle * x
+
+    torch.export.save(torch.export.export(Rotary(), (torch.ones(3, 4),)), tmp_path / "a.pt2")
+    program = capture(read(tmp_path / "a.pt2", options=Options(dtype="bf16")))
+    (found,) = program.exported.module()(x := torch.randn(3, 4, dtype=torch.bfloat16))
+    torch.testing.assert_close(found, x.cos() * x)
+
+
 def test_integers_keep_their_dtype(saved: Saved) -> None:
     subject = read(saved[Tied, "pickle"], options=options_for(Tied, "pickle", dtype="bf16"))
     assert [spec.dtype for spec in subject.contract.inputs] == ["i64"]
