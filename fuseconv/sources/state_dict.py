@@ -16,7 +16,7 @@ import torch
 from fuseconv.contract.options import Options, parse_factory
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.sources.pickles import listed
-from fuseconv.sources.sniffing import container
+from fuseconv.sources.sniffing import container, sniff
 from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import is_plain, open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
@@ -65,17 +65,26 @@ def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path)
     return UsageError(f"the file contains {what} but no module", where=str(path), fix=fix)
 
 
+_PROGRAMS = {"pt2": "an exported program", "torchscript": "a TorchScript program"}
+"""The formats of files that a state dict may be confused with, in words."""
+
+
 def read_tensors(path: Path) -> Any:
     """Returns the contents of a torch.save or safetensors file, without running code from the file.
 
     Raises:
         RefusedError: the file is damaged, or needs code to be read.
+        UsageError: the file contains a program.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    form = container(path)[0]
+    if form == "zip" and (program := _PROGRAMS.get(sniff(path))) is not None:
+        fix = "give a file with tensors alone: torch.save(model.state_dict(), 'weights.pt')"
+        raise UsageError(f"the file contains {program}, and not a state dict", where=str(path), fix=fix)
     try:
-        if container(path)[0] == "safetensors":
+        if form == "safetensors":
             return load_file(path)
         with open_plain(path) as file:
             return load_plain_pickle(file)

@@ -167,6 +167,18 @@ def test_other_weights_are_refused(name: str, heads: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new.fuseconv").exists()
 
 
+@pytest.mark.parametrize("kind", ["an exported program", "a TorchScript program"])
+def test_a_model_in_place_of_its_weights_is_named(kind: str, heads: Path, tmp_path: Path) -> None:
+    path, x = tmp_path / "model.pt", torch.randn(2, 5, 16)
+    if kind == "an exported program":
+        torch.export.save(torch.export.export(Heads(1), (x,)), path)
+    else:
+        torch.jit.trace(Heads(1), (x,)).save(path)
+    with pytest.raises(UsageError, match=f"the file contains {kind}, and not a state dict") as refused:
+        swap(heads, path, output=tmp_path / "new.fuseconv")
+    assert "torch.save(model.state_dict()" in refused.value.fix
+
+
 def test_tied_weights_may_be_left_out_and_all_may_have_a_prefix(tmp_path: Path) -> None:
     own = dict(Heads(2).state_dict())
     tied = {name: "down.weight" if name == "tied.weight" else name for name in own}
