@@ -13,18 +13,22 @@ class Product(NamedTuple):
         left: the permutation of the first operand's axes to [batch axes, rows, summed].
         right: the permutation of the second operand's axes to [batch axes, summed, columns].
         result: the permutation of the product's axes, [batch axes, rows, columns], to the result of the einsum.
+        rows: the number of axes of rows. If there are two, the first is one of heads, which share the second operand.
     """
 
     left: list[int]
     right: list[int]
     result: list[int]
+    rows: int
 
 
 def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None:
     """Returns the permutations that express an einsum as one matrix product, or None if it is not one matrix product.
 
     Each operand must have exactly one axis that the other operand lacks: the row axis and the column axis. Exactly one
-    of the common axes is summed over; the other common axes are batch axes.
+    of the common axes is summed over; the other common axes are batch axes. The first operand may have a second axis of
+    rows, as queries and attention weights whose heads share keys and values, if the summed axis is its last one and the
+    columns are the last axis of the result.
 
     Args:
         equation: the equation, such as `bhqd,bhkd->bhqk`. `...` stands for as many axes as the ranks require.
@@ -45,13 +49,19 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
     rows = [axis for axis in one if axis not in other]
     columns = [axis for axis in other if axis not in one]
     summed = [axis for axis in one if axis in other and axis not in out]
-    if not len(rows) == len(columns) == len(summed) == 1 or not {*rows, *columns} <= set(out):
+    if not len(columns) == len(summed) == 1 or not {*rows, *columns} <= set(out):
+        return None
+    if len(rows) == 2 and batch and one[-1:] == summed and out[-1:] == columns:
+        # Heads come before positions in scores and in weights: queries times keys, and weights times values.
+        rows = [axis for axis in (out if other[-1:] == summed else one) if axis in rows]
+    elif len(rows) != 1:
         return None
     made = [*batch, *rows, *columns]
     return Product(
         [one.index(axis) for axis in (*batch, *rows, *summed)],
         [other.index(axis) for axis in (*batch, *summed, *columns)],
         [made.index(axis) for axis in out],
+        len(rows),
     )
 
 

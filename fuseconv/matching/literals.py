@@ -20,12 +20,20 @@ TOLERANCE = 1e-3
 integer of a rule, and a float that is a multiple of 1/64, such as 0.5, match only an equal number."""
 
 
-def same(one: Any, other: Any) -> bool:
-    """Returns whether two arguments are the same node or equal literals. 2 equals 2.0; 1 does not equal True."""
+def same(one: Any, other: Any, rank: int | None = None) -> bool:
+    """Returns whether two arguments are the same node or equal literals. 2 equals 2.0; 1 does not equal True.
+
+    Args:
+        one: an argument: a node, a literal, or a list of these.
+        other: the argument to compare it with.
+        rank: if both are axes of tensors of one rank, that rank, so that -1 equals rank - 1. None for other arguments.
+    """
     if isinstance(one, Node) or isinstance(other, Node):
         return one is other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(same(a, b, rank) for a, b in zip(one, other, strict=True))
+    if rank and type(one) is type(other) is int:
+        return one % rank == other % rank
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

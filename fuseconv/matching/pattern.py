@@ -23,8 +23,8 @@ from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import Apply, Call, Line, Literal, Name, Term
 from fuseconv.untrusted.permitted import lookup
 
-_RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
-"""Ops whose `dim` does not refer to the dims of their first operand."""
+OF_RESULT = ("aten.unsqueeze.default", "aten.stack.default")
+"""Ops whose `dim` refers to the dims of their result, and not to those of their first operand."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Slot(NamedTuple):
         name: the name of the argument in the schema of the op.
         label: how messages refer to the argument.
         term: the term that the graph's argument must match.
-        is_axis: whether the argument is an axis of the op's first tensor.
+        is_axis: whether the argument is an axis of the op's first tensor, or of its result.
     """
 
     name: str
@@ -124,11 +124,7 @@ class Pattern:
 
 
 def _orders(line: OpLine) -> Iterator[list[Slot]]:
-    counts_axes = str(line.op) not in _RANK_FREE
-    slots = [
-        Slot(name, f"{name} of {line.op}", term, counts_axes and name.startswith("dim"))
-        for name, term in line.terms.items()
-    ]
+    slots = [Slot(name, f"{name} of {line.op}", term, name.startswith("dim")) for name, term in line.terms.items()]
     yield slots
     if not isinstance(line.op, Product) and facts(line.op).commutative:
         first, second = [argument.name for argument in line.op._schema.arguments[:2]]

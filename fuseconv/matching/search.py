@@ -22,7 +22,7 @@ from torch.fx import Node
 from fuseconv.matching.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
 from fuseconv.matching.literals import differs, same, same_literal
 from fuseconv.matching.near_miss import NearMiss, Words
-from fuseconv.matching.pattern import Default, Expected, Pattern
+from fuseconv.matching.pattern import OF_RESULT, Default, Expected, Pattern
 from fuseconv.matching.product import PRODUCT, cuts, multiplies
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import refuse
@@ -110,12 +110,14 @@ class State(NamedTuple):
             times 1 has no such nodes.
         rounded: pairs of a float in the graph and the float of the rule that it matches, if they differ by more than
             the rounding error.
+        ranks: maps each pattern variable that is an axis to the rank of the tensor that has the axis.
     """
 
     nodes: Mapping[int, Node]
     captures: Mapping[str, Any]
     products: Mapping[int, tuple[Node, ...]] = MappingProxyType({})
     rounded: tuple[tuple[float, float], ...] = ()
+    ranks: Mapping[str, int | None] = MappingProxyType({})
 
     def matched(self) -> list[Node]:
         """Returns the graph nodes matched so far by the lines of the pattern, including the inner nodes of products."""
@@ -130,7 +132,7 @@ class Goal(NamedTuple):
         term: the term that the argument must match.
         actual: the argument in the graph.
         label: how messages refer to the argument.
-        rank: the rank of the op's first tensor if the argument is an axis, else None.
+        rank: the rank of the tensor that has the axis if the argument is an axis, else None.
         dtype: the dtype of the op's result.
     """
 
@@ -178,9 +180,10 @@ class Search:
         elif isinstance(term, Name) and term.id not in self.pattern.literals:
             self.read.update(nodes_in(actual))
             if term.id == "_" or term.id not in state.captures:
-                captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
-                yield from self.solve(rest, state._replace(captures=captures))
-            elif same(state.captures[term.id], actual):
+                new = {} if term.id == "_" else {term.id: actual}
+                ranks = {**state.ranks, **dict.fromkeys(new, rank)} if rank else state.ranks
+                yield from self.solve(rest, state._replace(captures={**state.captures, **new}, ranks=ranks))
+            elif same(state.captures[term.id], actual, rank if rank == state.ranks.get(term.id) else None):
                 yield from self.solve(rest, state)
             else:
                 one = state.captures[term.id]
@@ -224,7 +227,7 @@ class Search:
         orders = self.pattern.orders[number]
         for slots in orders if same(actuals.get("alpha", 1), 1) else orders[:1]:
             new = [
-                Goal(slot.term, actuals[slot.name], slot.label, _rank(actuals) if slot.is_axis else None, dtype)
+                Goal(slot.term, actuals[slot.name], slot.label, _rank(node, actuals) if slot.is_axis else None, dtype)
                 for slot in slots
             ]
             yield from self.solve((*new, *goals), state)
@@ -351,8 +354,9 @@ def _called(node: Any) -> str:
     return op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
 
 
-def _rank(actuals: Mapping[str, Any]) -> int | None:
-    for value in actuals.values():
+def _rank(node: Node, actuals: Mapping[str, Any]) -> int | None:
+    """Returns the rank of the tensor to whose dims the op's `dim` refers: of its first tensor, or of its result."""
+    for value in [node] if op_name(node.target) in OF_RESULT else actuals.values():
         fake = value.meta.get("val") if isinstance(value, Node) else None
         if isinstance(fake, torch.Tensor):
             return fake.dim()

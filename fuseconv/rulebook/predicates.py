@@ -116,6 +116,12 @@ def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
     return list(_as_product(equation, a, b).result)
 
 
+@rule_function(tensors=False)
+def einsum_rows(_: Constants, equation: Any, a: Any, b: Any) -> int:
+    """The axes of rows in the matrix product of an einsum: 1, or 2 if the second operand lacks the axis of heads."""
+    return int(_as_product(equation, a, b).rows)
+
+
 def _as_product(equation: Any, a: Any, b: Any) -> Any:
     from fuseconv.graph.einsum import product_of_matrices
 

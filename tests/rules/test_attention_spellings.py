@@ -165,6 +165,41 @@ def test_a_spelling_ends_as_one_op(name: str, canonical_rules: tuple[Rule, ...])
     assert is_one_op(result), called(result)
 
 
+SHARED = {
+    "by heads": ("bhid,bjd->bhij", "bhij,bjd->bhid"),
+    "by heads, then by positions": ("bhid,bjd->bhij", "bhij,bjd->bihd"),
+    "by positions": ("bihd,bjd->bhij", "bhij,bjd->bihd"),
+    "by positions, then by heads": ("bihd,bjd->bhij", "bhij,bjd->bhid"),
+}
+"""Keys and values without an axis of heads, as in PaLM."""
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_keys_without_heads_are_shared(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    scores, values = SHARED[name]
+    queries = (lambda q: q.transpose(1, 2)) if scores.startswith("bihd") else lambda q: q
+
+    def function(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        s = torch.einsum(scores, queries(q), k[:, 0]) * SCALE
+        return torch.einsum(values, s.masked_fill(future(q), -math.inf).softmax(-1), v[:, 0]).flatten(2)
+
+    program = captured(function, heads(), tuple({0: BATCH, 2: LENGTH} for _ in range(3)))
+    result, _ = fused(program, canonical_rules, heads(batch=3, length=5, seed=5))
+    assert is_one_op(result), called(result)
+
+
+@pytest.mark.parametrize("axis", [2, -2])
+def test_heads_may_be_last(axis: int, canonical_rules: tuple[Rule, ...]) -> None:
+    def function(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        weights = (torch.einsum("bihd,bjhd->bijh", q, k) * SCALE).softmax(axis)
+        return torch.einsum("bijh,bjhd->bihd", weights, v).flatten(2)
+
+    program = captured(function, heads(), tuple({0: BATCH, 2: LENGTH} for _ in range(3)))
+    result, _ = fused(program, canonical_rules, heads(batch=3, length=5, seed=5))
+    assert is_one_op(result), called(result)
+
+
 def added(low: Callable[[Tensor], float]) -> Callable[..., Tensor]:
     return lambda m, s, keep: s + (1 - keep.to(s.dtype)) * low(s)
 

@@ -68,6 +68,30 @@ def test_a_site_that_is_none(lines: list[str], expected: str) -> None:
     assert expected in reason(LINEAR_RELU, example_program(lines))
 
 
+ONE_AXIS = rule(["m = aten.mean.dim(x, [d])", "y = aten.unsqueeze.default(m, d)"], ["y = aten.mean.dim(x, [d], True)"])
+
+
+@pytest.mark.parametrize(
+    ("mean", "new", "same"),
+    [(2, 2, True), (-1, -1, True), (-1, 2, True), (2, -1, True), (1, -2, True), (1, -1, False), (-2, 0, False)],
+)
+def test_an_axis_is_the_same_from_either_end(mean: int, new: int, same: bool) -> None:
+    lines = ["x: f64[n, 6, 6]", f"m = aten.mean.dim(x, [{mean}])", f"y = aten.unsqueeze.default(m, {new})", "return y"]
+    matches, misses = find(ONE_AXIS, example_program(lines))
+    assert (len(matches), len(misses)) == ((1, 0) if same else (0, 1))
+
+
+def test_an_axis_of_another_rank_is_another_axis() -> None:
+    """Axis -2 of four dims is axis 2. No rule takes it for axis 2 of three dims, which another op moved."""
+    twice = rule(
+        ["a = aten.softmax.int(x, d)", "u = aten.unsqueeze.default(a, 0)", "y = aten.softmax.int(u, d)"],
+        ["y = aten.unsqueeze.default(x, 0)"],
+    )
+    lines = ["x: f64[n, 6, 6]", "a = aten.softmax.int(x, 2)", "u = aten.unsqueeze.default(a, 0)"]
+    program = example_program([*lines, "y = aten.softmax.int(u, -2)", "return y"])
+    assert "dim of aten.softmax.int to be d, 2, found -2" in reason(twice, program)
+
+
 def test_a_miss_names_the_source_line_of_the_model() -> None:
     layer = torch.nn.Linear(8, 4)
 
