@@ -14,6 +14,7 @@ from support.spellings import (
     CHANNEL_NORMS,
     CHANNELS,
     GROUP_NORM_SILU,
+    OTHER_ACTS,
     QUICK_GELU,
     RELU,
     RESPONSE_NORM,
@@ -37,6 +38,7 @@ from fuseconv.numerics.tolerance import compare
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
+LEAKY = {name: function for name, (function, op) in OTHER_ACTS.items() if op == "leaky_relu"}
 FREE = (
     "view",
     "reshape",
@@ -145,6 +147,27 @@ def test_a_norm_of_the_channels_of_images_is_one_of_rows(
     permute = "aten.permute.default"
     assert called == [permute, f"aten.{op}.default", *bias, permute, "aten.contiguous.default"]
     torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", LEAKY)
+def test_a_leaky_relu_keeps_what_is_no_number(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    program, result = fused(LEAKY[name], vectors(torch.float32), torch.float32, canonical_rules)
+    assert [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"] == [
+        "aten.leaky_relu.default"
+    ]
+    inputs = (torch.tensor([[math.nan, -math.inf, math.inf, -1.0, 0.0, 1.0, -1e-42, 3e38]]).expand(2, 8),)
+    torch.testing.assert_close(programs.run(result, inputs), programs.run(program, inputs), equal_nan=True)
+
+
+def test_a_norm_with_a_floor_is_no_rms_norm(default_rules: tuple[Rule, ...]) -> None:
+    """F.normalize divides by at least 1e-12: a row of zeros stays zero, and a row of norm 1e-12 has no other eps."""
+    program, result = fused(
+        lambda m, x: F.normalize(x, dim=-1) * 8**0.5 * m.g, vectors(torch.float64), torch.float64, default_rules
+    )
+    called = {op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"}
+    assert "aten.clamp_min.default" in called
+    inputs = (torch.tensor([0.0, 3e-13, 1e-12, 1.0], dtype=torch.float64)[:, None].expand(4, 8),)
+    torch.testing.assert_close(programs.run(result, inputs), programs.run(program, inputs))
 
 
 @pytest.mark.diagonal(2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn import functional as F
 
 SQRT2 = math.sqrt(2)
@@ -84,6 +85,10 @@ OTHER_ACTS = {
     "clamp(x, 0, 6)": (lambda m, x: torch.clamp(x, 0, 6), "hardtanh"),
     "relu6": (lambda m, x: F.relu6(x), "hardtanh"),
     "relu and clamp": (lambda m, x: torch.relu(x).clamp(max=6), "hardtanh"),
+    "where(x>0)": (lambda m, x: torch.where(x > 0, x, 0.1 * x), "leaky_relu"),
+    "where(x<=0)": (lambda m, x: torch.where(x <= 0, x / 10, x), "leaky_relu"),
+    "maximum(x, 0.1*x)": (lambda m, x: torch.maximum(x, x * 0.1), "leaky_relu"),
+    "max(0.1*x, x)": (lambda m, x: torch.max(0.1 * x, x), "leaky_relu"),
     "mish by log1p": (lambda m, x: x * torch.tanh(torch.log1p(torch.exp(x))), "mish"),
 }
 LINEAR = {
@@ -112,6 +117,10 @@ LAYER_NORM = {
     ),
     "std": lambda m, x: m.e + (x - mean(x)) * (1 / (mean((x - mean(x)) * (x - mean(x))) + 1e-5).sqrt()) * m.g,
     "square": lambda m, x: (d := x - mean(x)) * torch.rsqrt(mean(d.square()) + 1e-5) * m.g + m.e,
+    "var, axis added": lambda m, x: (
+        (x - x.mean(-1)[:, None]) / torch.sqrt(x.var(-1, unbiased=False).unsqueeze(-1) + 1e-5) * m.g + m.e
+    ),
+    "var, axis last": lambda m, x: (x - mean(x)) * torch.rsqrt(x.var(-1, correction=0) + 1e-5)[:, None] * m.g + m.e,
     "sum / n": lambda m, x: (d := x - x.sum(-1, True) / 8) / ((d * d).sum(-1, True) / 8 + 1e-5) ** 0.5 * m.g + m.e,
     "addcmul": lambda m, x: torch.addcmul(m.e, m.g, (d := x - mean(x)) * (mean(d**2) + 1e-5) ** -0.5),
     "in place": lambda m, x: (d := x.clone().sub_(mean(x))).mul(mean(d**2).add_(1e-5).rsqrt_()).mul_(m.g).add_(m.e),
@@ -143,6 +152,14 @@ RMS_NORM = {
     "/ power of a half": lambda m, x: x / (mean(x * x) + 1e-6) ** 0.5 * m.g,
     "1 / power of a half": lambda m, x: x * (1 / (mean(x * x) + 1e-6) ** 0.5) * m.g,
     "sqrt to the -1": lambda m, x: x * torch.sqrt(mean(x * x) + 1e-6) ** -1 * m.g,
+    "vector_norm": lambda m, x: x * torch.rsqrt(vector_norm(x, dim=-1, keepdim=True).pow(2) / 8 + 1e-6) * m.g,
+    "norm**2 / size": lambda m, x: x / torch.sqrt(x.norm(2, -1, keepdim=True) ** 2 / x.shape[-1] + 1e-6) * m.g,
+    "norm**2, axis last": lambda m, x: x * torch.rsqrt(x.norm(dim=-1) ** 2 / 8 + 1e-6).unsqueeze(-1) * m.g,
+    "axis after the mean": lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1)[..., None] + 1e-6) * m.g,
+    "axis after eps": lambda m, x: x / (x.pow(2).mean(-1) + 1e-6)[:, None].sqrt() * m.g,
+    "axis last": lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1) + 1e-6).unsqueeze(1) * m.g,
+    "axis after the root": lambda m, x: x / (x.pow(2).mean(1) + 1e-6).sqrt().unsqueeze(-1) * m.g,
+    "axis after sum / n": lambda m, x: x * torch.rsqrt((x * x).sum(-1) / 8 + 1e-6)[:, None] * m.g,
 }
 SUM_SQUARED = {
     "x*x": lambda m, x: (x * x).sum(-1),
@@ -191,6 +208,16 @@ CHANNELS = {
     "None": lambda m, y: m.g[:, None, None] * y + m.e[:, None, None],
     "view": lambda m, y: y * m.g.view(1, -1, 1, 1) + m.e.reshape(1, 8, 1, 1),
 }
+
+
+GLU = {
+    "chunk": lambda m, x: (h := x.chunk(2, 1))[0] * torch.sigmoid(h[1]),
+    "split": lambda m, x: torch.sigmoid((h := x.split(4, dim=1))[1]) * h[0],
+    "slices": lambda m, x: x[:, :4] * x[:, 4:].sigmoid(),
+    "sizes": lambda m, x: (h := x.split([4, 4], -3))[0] * (1 / (1 + torch.exp(-h[1]))),
+    "aten": lambda m, x: F.glu(x, 1),
+}
+"""Of the channels of images."""
 
 
 def response(m: Any, x: Tensor, axes: int | tuple[int, ...], channels: int) -> Tensor:
@@ -317,6 +344,7 @@ TABLE = [
         for name, (f, op) in OTHER_ACTS.items()
         for case in cases("act", vectors, {f"aten.{op}.default": 1}, {name: f})
     ),
+    *cases("glu", images, {"aten.glu.default": 1}, GLU),
     *cases("linear", vectors, {"aten.linear.default": 1}, LINEAR),
     *cases("layer-norm", vectors, {"aten.layer_norm.default": 1}, LAYER_NORM),
     *cases("rms-norm", vectors, {"aten.rms_norm.default": 1}, RMS_NORM),
