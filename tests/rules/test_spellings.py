@@ -101,12 +101,16 @@ class Constants(torch.nn.Module):
 
 
 def fused(
-    function: Callable[..., Any], inputs: tuple[Tensor, ...], dtype: torch.dtype, rules: Sequence[Rule]
+    function: Callable[..., Any],
+    inputs: tuple[Tensor, ...],
+    dtype: torch.dtype,
+    rules: Sequence[Rule],
+    device: str = "cpu",
 ) -> tuple[Program, Program]:
     module = Constants(function, dtype).without_the_others(inputs)
     n = torch.export.Dim("n", min=1, max=64)
     program = programs.program(module, inputs, (tuple({0: n} for _ in inputs),))
-    return program, rewrite(program, plan(program, rules, device="cpu", targets=()))
+    return program, rewrite(program, plan(program, rules, device=device, targets=()))
 
 
 HARDSWISH = {"aten.hardswish.default": 1}
@@ -141,12 +145,20 @@ def test_a_norm_of_the_channels_of_images_is_one_of_rows(
 ) -> None:
     (norm, op), affine = CHANNEL_NORMS[name], CHANNELS[weight]
     function = lambda m, x: affine(m, norm(m, x))  # noqa: E731
-    program, result = fused(function, images(torch.float64), torch.float64, canonical_rules)
+    program, result = fused(function, images(torch.float64), torch.float64, canonical_rules, "cuda")
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     bias = ["aten.add.Tensor"] if op == "rms_norm" and weight in ("None", "view") else []
     permute = "aten.permute.default"
     assert called == [permute, f"aten.{op}.default", *bias, permute, "aten.contiguous.default"]
     torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", CHANNEL_NORMS)
+def test_a_norm_of_the_channels_of_images_stays_on_a_cpu(name: str, canonical_rules: tuple[Rule, ...]) -> None:
+    norm, op = CHANNEL_NORMS[name]
+    _, result = fused(norm, images(torch.float64), torch.float64, canonical_rules)
+    called = {op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"}
+    assert not called & {f"aten.{op}.default", "aten.permute.default"}
 
 
 @pytest.mark.parametrize("name", LEAKY)
