@@ -187,6 +187,12 @@ def active(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
+@pytest.fixture
+def without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forbids TF32 for PyTorch's convolutions."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.fixture(scope="session")
 def default_rules() -> tuple[Rule, ...]:
     return load_rules()

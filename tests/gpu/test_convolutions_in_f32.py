@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def without_tf32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 MODELS = {

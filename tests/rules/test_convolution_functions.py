@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,14 +24,6 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.sources import Options, read
 
 SINGLE, HALF = torch.float32, torch.float16
-
-
-@pytest.fixture
-def without_tf32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 def may_use_tf32(device: str, dtype: torch.dtype) -> bool:
