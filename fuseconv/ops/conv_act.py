@@ -203,7 +203,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         return Sample(
             name,
             (x, weight, draw(channels) if bias else None, addend, *numbers, groups, act),
-            {"residual_first": False} if residual is False else {} if tf32 else {"tf32": False},
+            {name: False for name, given in (("residual_first", residual), ("tf32", tf32)) if given is False},
         )
 
     def depthwise(

@@ -33,7 +33,7 @@ def is_compiled(
     residual: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
-    dilation: Sequence[int],  # noqa: ARG001  # no kernel depends on it
+    dilation: Sequence[int],  # noqa: ARG001  # what TMA cannot gather, the library leaves to torch
     transposed: bool,
     output_padding: Sequence[int],  # noqa: ARG001  # only of transposed convolutions
     groups: int,
@@ -45,9 +45,7 @@ def is_compiled(
 
     The library would call torch's convolution and then compute the rest in a pass, which the compiler fuses with more.
     """
-    if x.device.type != "cuda":
-        return True
-    if transposed or x.dtype == torch.float64:
+    if x.device.type != "cuda" or transposed or x.dtype == torch.float64:
         return True
     numbers = (*x.shape[2:], *weight.shape[2:], *stride, groups)
     if all(isinstance(number, int) and number == 1 for number in numbers) and not any(padding):  # a linear layer

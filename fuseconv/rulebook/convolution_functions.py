@@ -36,10 +36,12 @@ def may_use_tf32(_: Constants, x: Any) -> bool:
 
 @rule_function(tensors=False)
 def has_kernel_in_f32(_: Constants, weight: Any, groups: Any) -> None:
-    """A kernel of Hopper's computes the convolution without TF32: one group, channels in fours, 64 products a sum."""
+    """The Hopper kernel without TF32 supports it: one group, channels a multiple of 4, sums of 64 products or more."""
+    from fuseconv.ops.convolution_kernels import SHORTEST_IN_F32
+
     channels, *kernel = fake_of(weight).shape[1:]
-    if groups != 1 or channels % 4 != 0 or math.prod(kernel) * channels < 64:
-        expected = "one group, a multiple of 4 channels and sums of at least 64 products"
+    if groups != 1 or channels % 4 != 0 or math.prod(kernel) * channels < SHORTEST_IN_F32:
+        expected = f"one group, a multiple of 4 channels and sums of at least {SHORTEST_IN_F32} products"
         raise Refused(expected, f"{groups} groups and the weight {text_of(weight)}")
 
 

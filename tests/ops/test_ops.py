@@ -110,9 +110,7 @@ UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 def opchecked(op: Op[..., Any], sample: Sample, checks: Sequence[str]) -> None:
     args = tuple(value.detach().requires_grad_() if differentiable(value) else value for value in sample.args)
-    with torch._dynamo.config.patch(
-        fake_tensor_cache_enabled=False
-    ):  # each sample is traced once: nothing is found in it
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):  # each sample is traced once
         outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs), test_utils=checks)
     assert outcome == dict.fromkeys(checks, "SUCCESS")
 
