@@ -58,6 +58,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     from fuseconv.targets import c_shims
     from fuseconv.targets.inductor_pools import keep_ceil_mode
     from fuseconv.targets.inductor_shims import call_without_shims
+    from fuseconv.targets.inductor_timing import hide_launches
     from fuseconv.targets.size_hints import set_size_hints
     from fuseconv.weights.store import Store, like
     from fuseconv.weights.table import Table, set_table
@@ -65,6 +66,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     load_ops(map(Path, op_files), {"code"})
     keep_ceil_mode()
     call_without_shims()
+    hide_launches()
 
     exported, store = torch.export.load(source), None
     set_size_hints(exported)
