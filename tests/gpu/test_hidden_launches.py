@@ -12,8 +12,8 @@ from fuseconv.targets.inductor_timing import hide_launches
 
 pytestmark = pytest.mark.gpu
 
-LAUNCH = 40e-6
-"""How long the host takes to launch the kernel, in seconds."""
+LAUNCH = 200e-6
+"""How long the host takes to launch the kernel, in seconds. The kernel that empties L2 before it hides some of it."""
 
 
 def test_launches_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_launches_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     before = InductorBenchmarker().benchmark_gpu(slowly_launched)
     hide_launches()
     after = InductorBenchmarker().benchmark_gpu(slowly_launched)
-    assert after < 10e-3 < 1e3 * LAUNCH <= before  # in milliseconds
+    assert after < 10e-3 < 100e-3 < before  # in milliseconds
 
 
 def test_all_repetitions_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
