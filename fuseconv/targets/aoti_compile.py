@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import tempfile
@@ -35,9 +34,6 @@ _BEYOND = ("_is_amx_tile_supported", "_is_avx512_bf16_supported", "_is_vnni_supp
 
 _COMMANDS = "\n// Compile cmd\n"
 
-_KEPT_ERROR, _PRINTED_ERROR = "g_aoti_last_error = e.what();", """std::cerr << "Error: " << e.what() << '\\n';"""
-"""The statements with which the interface of a package keeps an error for the caller, and prints it to stderr."""
-
 
 def main(source: str, package: str, device: str, bundle: str, *op_files: str) -> None:
     """Compiles an exported program and writes the AOTInductor package.
@@ -56,6 +52,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     from fuseconv.program.graph_copy import with_weights
     from fuseconv.rulebook.packs import load_ops
     from fuseconv.targets import c_shims
+    from fuseconv.targets.inductor_interface import change_interface
     from fuseconv.targets.inductor_pools import keep_ceil_mode
     from fuseconv.targets.inductor_shims import call_without_shims
     from fuseconv.targets.inductor_timing import hide_launches
@@ -64,6 +61,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     from fuseconv.weights.table import Table, set_table
 
     load_ops(map(Path, op_files), {"code"})
+    change_interface()
     keep_ceil_mode()
     call_without_shims()
     hide_launches()
@@ -153,12 +151,10 @@ def _instructions(machine: str) -> dict[str, Any]:
 def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
     """Writes a package. If there is a store, also writes the table of the package's weights next to the package."""
     import torch
-    from torch._inductor.codegen import cpp_wrapper_cpu
     from torch._inductor.package.package import package_aoti
 
     from fuseconv.weights.table import set_table
 
-    vars(cpp_wrapper_cpu)["open"] = _open
     assert exported.example_inputs is not None
     args, kwargs = exported.example_inputs
     module = exported.module(check_guards=False)
@@ -171,18 +167,6 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
     with tempfile.TemporaryDirectory() as folder:
         files: list[Any] = [_without_commands(Path(file), Path(folder)) for file in made if isinstance(file, str)]
         package_aoti(str(package), files)
-
-
-def _open(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Opens a file like the built-in function, but removes a statement from the source of a package's interface.
-
-    If a call of a package fails, its interface prints the error with a C++ backtrace to stderr, and also keeps the
-    error for the caller, who raises it. The statement that prints is removed only where the error is kept.
-    """
-    if Path(file).name != "interface.cpp":
-        return open(file, *args, **kwargs)  # noqa: PTH123 - a function that takes what `open` takes
-    text = Path(file).read_text()
-    return io.StringIO(text.replace(_PRINTED_ERROR, "") if _KEPT_ERROR in text else text)
 
 
 def _without_commands(file: Path, folder: Path) -> str:
