@@ -9,6 +9,7 @@ millisecond at a time: `longest_ms` is the longest time between two of its turns
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import threading
 import time
@@ -41,7 +42,7 @@ def paused(bundle: Path, target: str, sizes: dict[str, int], calls: int) -> Row:
     while thread.is_alive():
         time.sleep(0.001)
         turns.append(time.perf_counter())
-    longest = max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False))
+    longest = max(later - earlier for earlier, later in itertools.pairwise(turns))
     figures = {"call_ms": statistics.median(times) * 1e3, "longest_ms": longest * 1e3, "turns": len(turns) - 1}
     return {"bundle": bundle.stem, "target": target, "sizes": sizes, **figures}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -44,5 +45,5 @@ def test_other_threads_run_while_a_model_runs(target: str, long: Path) -> None:
     while call.is_alive():
         time.sleep(0.001)
         times.append(time.perf_counter())
-    longest = max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+    longest = max(later - earlier for earlier, later in itertools.pairwise(times))
     assert longest < (times[-1] - times[0]) / 2
