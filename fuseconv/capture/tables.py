@@ -132,7 +132,7 @@ def _constant(exported: ExportedProgram, value: Tensor, table: Node) -> Node:
     following = list(graph.nodes)[at]  # the first user input, or the first op
     with graph.inserting_before(following):
         node: Node = graph.placeholder(f"c_{table.name}")
-    node.meta["val"] = table.meta["val"].fake_mode.from_tensor(value)
+    node.meta["val"] = table.meta["val"].fake_mode.from_tensor(value, static_shapes=True)
     specs.insert(at, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name, None))
     exported.constants[node.name] = value
     return node

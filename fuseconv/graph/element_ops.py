@@ -75,6 +75,12 @@ def _filled(value: Any) -> OpRule:
     return lambda reader, node, given: reader.read(_as(node, given["fill_value"] if value is None else value))
 
 
+def _fill(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    if isinstance(given["value"], Node):
+        raise UnknownError(f"{node.name}, which fills with a tensor")
+    return reader.read(_as(node, given["value"]))
+
+
 def _as(node: Node, value: Any) -> Any:
     return bool(value) if node.meta["val"].dtype == torch.bool else value
 
@@ -315,7 +321,8 @@ _RULES: Mapping[str, OpRule] = {
     "arange": _arange,
     **dict.fromkeys(("full", "new_full", "full_like"), _filled(None)),
     **dict.fromkeys(("ones", "new_ones", "ones_like"), _filled(1)),
-    **dict.fromkeys(("zeros", "new_zeros", "zeros_like"), _filled(0)),
+    **dict.fromkeys(("zeros", "new_zeros", "zeros_like", "zero"), _filled(0)),
+    "fill": _fill,
     "scalar_tensor": lambda reader, node, given: reader.read(_as(node, given["s"])),
     "add": _arithmetic(lambda a, b: a + b),
     "sub": _arithmetic(lambda a, b: a - b),

@@ -352,9 +352,10 @@ class Workspace:
         self._touch(node, *node.all_input_nodes)
         self.graph.erase_node(node)
 
-    def relay(self, node: Node, fake: Any) -> None:
-        """Replaces the fake value of a node whose strides have changed."""
+    def relay(self, node: Node, op: Any, fake: Any) -> None:
+        """Replaces the op and the fake value of a node whose strides have changed."""
         self._changed[node] = None
+        node.target = op
         node.meta["val"] = fake
 
     def clean(self) -> None:

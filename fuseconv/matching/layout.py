@@ -1,15 +1,16 @@
 """Propagates changed strides: runs the users of a value with new strides again on fake tensors.
 
 A rule may replace dense tensors with views, such as the slices of a merged product. The users of the views see
-different strides and may propagate these strides. The match is rejected if a user does not accept the new strides. It
-is also rejected if the new strides reach an output of the program, unless the rule restores the strides of outputs.
+different strides and may propagate these strides. The match is rejected if a user does not accept the new strides,
+except a view to which nothing writes: it becomes a reshape. The match is also rejected if the new strides reach an
+output of the program, unless the rule restores the strides of outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -18,9 +19,23 @@ from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.rulebook.refused import Refused
 
+_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 
-def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool = False) -> dict[Node, Any]:
-    """Returns a mapping from each downstream node whose strides change to its new fake value.
+
+class Relaid(NamedTuple):
+    """What becomes of a node downstream.
+
+    Attributes:
+        op: the op that it calls: its own, or `reshape` in the place of `view`.
+        fake: its new fake value.
+    """
+
+    op: Any
+    fake: Any
+
+
+def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool = False) -> dict[Node, Relaid]:
+    """Returns a mapping from each downstream node whose strides or op change to what becomes of it.
 
     Args:
         changed: maps each replaced node to its new fake value.
@@ -32,7 +47,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
         Refused: an op does not accept the new strides, or they reach an output of the program.
     """
     changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
-    fakes = dict(changed)
+    fakes, found = dict(changed), dict[Node, Relaid]()
     queue = [user for node in changed for user in node.users]
     heapify(queue)  # in execution order, so that the operands of a node come before it
     done = set(changed)
@@ -45,12 +60,15 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
             if not (restores and all(_is_contiguous(operand) for operand in node.all_input_nodes if operand in fakes)):
                 raise Refused("outputs with unchanged strides", "an output with other strides")
             continue
-        new = _value(node, fakes, workspace)
-        if not _same_layout(new, node.meta.get("val")):
-            fakes[node] = new
+        new = _relaid(node, fakes, workspace)
+        is_same = _same_layout(new.fake, node.meta.get("val"))
+        if not is_same or new.op is not node.target:
+            found[node] = new
+        if not is_same:
+            fakes[node] = new.fake
             for user in node.users:
                 heappush(queue, user)
-    return {node: fake for node, fake in fakes.items() if node not in changed}
+    return found
 
 
 def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
@@ -78,14 +96,16 @@ def _is_contiguous(node: Node) -> bool:
     return row_major(node.meta.get("val"))
 
 
-def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
+def _relaid(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Relaid:
     if not (is_call(node) or is_getitem(node)):
         raise Refused("only op calls among the users of a value with new strides", op_name(node.target))
     args, *rest = map_nodes([node.args, *node.kwargs.values()], lambda used: fakes.get(used, used.meta.get("val")))
     kwargs = dict(zip(node.kwargs, rest, strict=True))
     try:
-        return workspace.run(node.target, args, kwargs)
+        return Relaid(node.target, workspace.run(node.target, args, kwargs))
     except (RuntimeError, ValueError) as problem:
+        if node.target is _VIEW and not workspace.aliases.is_written(node):
+            return Relaid(_RESHAPE, workspace.run(_RESHAPE, args, kwargs))
         raise Refused(f"strides that {node.name} accepts", str(problem).strip().split("\n")[0]) from None
 
 

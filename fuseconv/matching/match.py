@@ -18,7 +18,7 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import compare
 from fuseconv.matching.gradient_flow import check_gradients
 from fuseconv.matching.graph import Workspace, is_getitem, is_returned, nodes_in
-from fuseconv.matching.layout import relaid
+from fuseconv.matching.layout import Relaid, relaid
 from fuseconv.matching.merge import spread
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
@@ -273,8 +273,8 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
     return {**values, **{name: members[0][name] for name in shared}}
 
 
-def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
-    """Checks that new values may replace nodes, and returns the new fake values of nodes whose strides change.
+def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Relaid]:
+    """Checks that new values may replace nodes, and returns what becomes of the nodes whose strides change.
 
     Args:
         changed: maps each replaced node to its new fake value.
@@ -282,7 +282,7 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
         strides: the field `strides` of the rule.
 
     Returns:
-        A mapping from each downstream node whose strides change to its new fake value.
+        A mapping from each downstream node whose strides or op change to its new op and fake value.
 
     Raises:
         Refused: a value differs in dtype, device or shape, or its strides are not allowed to change.

@@ -153,8 +153,8 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
         workspace.replace(node, made[name], made=name not in replacement.same)
     for node in sorted(matched, reverse=True):
         workspace.erase(node)
-    for node, fake in downstream.items():
-        workspace.relay(node, fake)
+    for node, new in downstream.items():
+        workspace.relay(node, new.op, new.fake)
     if step.strides == "restored":
         restore_outputs(workspace, returned)
     if clean:

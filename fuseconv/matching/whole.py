@@ -22,6 +22,10 @@ from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
+_ATEN = torch.ops.aten
+_FILLS = {_ATEN.fill.Scalar, _ATEN.fill.Tensor, _ATEN.tril.default, _ATEN.triu.default, _ATEN.zero.default}
+"""Functional ops that write every element once, but are not elementwise."""
+
 SMALL = 1 << 20
 """A constant of at most this size in bytes may be computed at conversion, however small its operands are."""
 
@@ -109,18 +113,18 @@ def _is_skipped(node: Node) -> bool:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match that functionalizes the op for each in-place elementwise op whose write no other op observes."""
+    """Yields a match that functionalizes each in-place op that writes all elements, if no other op observes the write."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
 
 
 def functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """Returns the functional variant of an in-place elementwise op. Returns None for any other op."""
+    """Returns the functional variant of an in-place op that writes all elements. Returns None for any other op."""
     twin = facts(op).functional
-    if twin is None or facts(op).draws:
+    if twin is None or facts(op).draws or facts(twin).shares:
         return None
-    return twin if facts(twin).elementwise and not facts(twin).shares else None
+    return twin if facts(twin).elementwise or twin in _FILLS else None
 
 
 def _restated(

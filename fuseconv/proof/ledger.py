@@ -90,10 +90,15 @@ class Ledger:
         operands = frozenset(node for value in captures for node in nodes_in(value))
         point = self._copies[insertion_point(frozenset(matched), operands, frozenset(results))]
         # An earlier step may have replaced an operand of a matched node. So the matched nodes are copied with their
-        # current operands.
+        # current operands. A matched node behind the point may read a value that is computed behind it, such as a size.
         old: dict[Node, Node] = {}
+
+        def current(node: Node) -> Node:
+            return old.get(node) or self._copies[node]
+
         for node in matched:
-            old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
+            place = max([point, *(current(used).next for used in node.all_input_nodes)])
+            old[node] = self._add(node.target, node, current, place)
         writes = any(any(written(node)) for node in matched)
         apply(workspace, step, clean=False)  # values without users are still needed here
         made: set[Node] = set()

@@ -48,6 +48,17 @@ def dtype_of(_: Constants, x: Any) -> Any:
     return fake_of(x).dtype
 
 
+@rule_function(ends=True)
+def default_eps(_: Constants, x: Any, eps: Any) -> float:
+    """The eps of an RMS norm of x that is given None: that of the dtype in which it is computed, f32 for 16 bits."""
+    import torch
+
+    if eps is not None:
+        raise Refused("an RMS norm without an eps", text_of(eps))
+
+    return torch.finfo(torch.promote_types(fake_of(x).dtype, torch.float32)).eps
+
+
 @rule_function(shapes=True)
 def rank(_: Constants, x: Any) -> int:
     """The number of dims of a tensor."""

@@ -131,6 +131,13 @@ def test_tables_that_differ_in_the_sign_of_a_zero_are_two_constants() -> None:
     torch.testing.assert_close(program.module()(x), Signed()(x), rtol=0, atol=0)
 
 
+def test_the_sizes_of_a_table_are_numbers() -> None:
+    program = exported(Positions())
+    compute_tables(program)
+    values = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
+    assert all(isinstance(size, int) for value in values for size in value.shape)
+
+
 @pytest.mark.parametrize("model", [ReadBefore, Returned, WithInput, WithWeight, Large, Dynamic, Written])
 def test_other_memory_stays_as_it_is(model: type[nn.Module]) -> None:
     program = exported(model(), dynamic=model is Dynamic)

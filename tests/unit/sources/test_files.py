@@ -351,6 +351,7 @@ OWN = {
     "targets/aoti.py": "what its compiler wrote",
     "targets/artifact.py": "what it writes",
     "targets/aoti_compile.py": "what its compiler wrote",
+    "targets/inductor_interface.py": "a template of torch",
     "provenance/sbom.py": "what our build wrote",
     "targets/onnx_plugin.py": "our own library",
     "commands/outputs.py": "an .npz in memory",
