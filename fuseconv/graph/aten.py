@@ -92,7 +92,7 @@ _CONVERTS = frozenset({"_to_copy", "copy_", "prims::convert_element_type", "to",
 _METADATA_ONLY = frozenset(
     {
         *("_assert_tensor_metadata", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros"),
-        *("ones_like", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "zeros_like"),
+        *("ones_like", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "zero", "zeros_like"),
     }
 )
 
@@ -129,7 +129,7 @@ def facts(op: OpOverload) -> Facts:
         order=order or "other",
         converts=name in _CONVERTS,
         positions=tuple(one.name for one in schema.arguments if one.name in _POSITIONS and "Tensor" in str(one.type)),
-        metadata_only=name in _METADATA_ONLY,
+        metadata_only=name in _METADATA_ONLY or str(op) == "aten.fill.Scalar",
     )
 
 

@@ -113,7 +113,7 @@ def _is_skipped(node: Node) -> bool:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match that functionalizes each in-place op that writes all elements, if no other op observes the write."""
+    """Yields a match that functionalizes each in-place op that writes all elements, if no other op sees the write."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)

@@ -94,7 +94,6 @@ CAUSAL = {
     "arange": scored(lambda m, s, n: s.masked_fill(places(n)[1] > places(n)[0], -math.inf)),
     "triu of bool": scored(lambda m, s, n: s.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -math.inf)),
     "triu in place": scored(lambda m, s, n: s + torch.full((n, n), -math.inf, dtype=s.dtype).triu_(1)),
-    "filled and triu in place": scored(lambda m, s, n: s + torch.empty(n, n, dtype=s.dtype).fill_(-math.inf).triu_(1)),
     "triu transposed": scored(lambda m, s, n: s.masked_fill(torch.ones(n, n).triu().T == 0, -math.inf)),
     "filled in place": scored(lambda m, s, n: s.masked_fill_(torch.ones(n, n).triu(1).bool(), -math.inf)),
     "written in place": scored(written),
