@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
@@ -94,10 +97,18 @@ def read_as_part(_: Constants, y: Any) -> None:
     """Every user reads rows with gaps as fast as dense rows: a view, attention, a cat, a softmax of at most 64."""
     for user in y.users:
         name, length = str(user.target), fake_of(y).shape[-1]
-        if name not in _PARTS and not (name == "aten.softmax.int" and isinstance(length, int) and length <= 64):
+        short = name == "aten.softmax.int" and isinstance(length, int) and length <= 64
+        joins = name == "aten.view.default" and not _keeps_rows(fake_of(user).shape, length)
+        if joins or not (short or name in _PARTS):
             raise Refused(
                 f"{y.name} to be used only by views, attention, cat or a short softmax", f"that {user.name} uses it"
             )
+
+
+def _keeps_rows(shape: Sequence[Any], length: Any) -> bool:
+    """Returns whether the last axes of a shape are those of rows of this length, so that no row joins the next."""
+    products = itertools.accumulate(reversed(shape), operator.mul, initial=1)
+    return any(same_sizes([product], [length]) for product in products)
 
 
 @rule_function(ends=True)

@@ -106,6 +106,13 @@ def test_pieces_that_are_returned_keep_their_strides(canonical_rules: tuple[Rule
     assert count(program, "linear.default") == 2
 
 
+def test_pieces_whose_rows_a_view_joins_are_not_merged(canonical_rules: tuple[Rule, ...]) -> None:
+    def joined(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.linear(x, m.w0).view(-1, 40).sin(), F.linear(x, m.w1).view(-1, 40).sin()
+
+    assert count(fused(joined, weights((8, 8), (8, 8)), canonical_rules), "linear.default") == 2
+
+
 def test_products_of_other_inputs_are_not_merged(canonical_rules: tuple[Rule, ...]) -> None:
     def crossed(m: Any, x: Tensor) -> tuple[Tensor]:
         y = x.sin()
