@@ -355,8 +355,7 @@ class Workspace:
     def relay(self, node: Node, op: Any, fake: Any) -> None:
         """Replaces the op and the fake value of a node whose strides have changed."""
         self._changed[node] = None
-        node.target = op
-        node.meta["val"] = fake
+        node.target, node.meta["val"] = op, fake
 
     def clean(self) -> None:
         """Removes dead nodes from the graph."""
