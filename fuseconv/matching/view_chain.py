@@ -90,20 +90,18 @@ def shortest(chain: Sequence[Link]) -> list[Op] | None:
             return []
         if op_name(moves[-1][0].target) in _VIEWS:
             return [("reshape.default", moves[-1][0].args[1])]
-    if _keeps_order(moves, base.dim()):
-        return []
+    if all(map(_is_permutation, moves)):
+        return _permutation(_composed(moves, base.dim()))
     axes = _axes(base, moves)
     return None if axes is None else _ops(axes, moves)
 
 
-def _keeps_order(moves: Sequence[Link], rank: int) -> bool:
-    """Returns whether all ops of a chain are permutations that undo each other, also of axes of size 1."""
+def _composed(permutations: Sequence[Link], rank: int) -> list[int]:
+    """Returns the permutation that several in a row compute. Unlike factors of axes, it also moves axes of size 1."""
     order = list(range(rank))
-    for one in moves:
-        if not _is_permutation(one):
-            return False
+    for one in permutations:
         order = [order[axis] for axis in _order(one[0])]
-    return order == sorted(order)
+    return order
 
 
 def _axes(base: torch.Tensor, moves: Sequence[Link]) -> Axes | None:

@@ -55,7 +55,6 @@ def default_eps(_: Constants, x: Any, eps: Any) -> float:
 
     if eps is not None:
         raise Refused("an RMS norm without an eps", text_of(eps))
-
     return torch.finfo(torch.promote_types(fake_of(x).dtype, torch.float32)).eps
 
 

@@ -19,8 +19,9 @@ _WITHOUT_GIL = """
 namespace {
 
 #if defined(__linux__)
-// Functions of the Python interpreter, which are null in a process without it. PyThreadState_GetUnchecked has another
-// name before Python 3.13. Both return the state of the thread that holds the lock: before Python 3.12, of any thread.
+// Functions of the Python interpreter, which are null in a process without it. Before Python 3.13,
+// PyThreadState_GetUnchecked is called _PyThreadState_UncheckedGet. It returns the current thread state. Before Python
+// 3.12 a process has only one, that of the thread that holds the lock, so it is compared with the state of this thread.
 extern "C" {
 void* PyEval_SaveThread() __attribute__((weak));
 void PyEval_RestoreThread(void*) __attribute__((weak));

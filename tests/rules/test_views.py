@@ -44,6 +44,10 @@ VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "numpy's names": (lambda x: x.swapaxes(1, 2).moveaxis(2, 1), []),
     "permuted twice": (lambda x: x.permute(1, 2, 0).permute(2, 1, 0), ["transpose.int"]),
     "transposed twice beside an axis of size 1": (lambda x: x.unsqueeze(1).mT.mT.squeeze(1), []),
+    "permuted twice beside an axis of size 1": (
+        lambda x: x.unsqueeze(1).permute(0, 2, 3, 1).permute(0, 3, 2, 1).squeeze(1),
+        ["transpose.int"],
+    ),
     "transposed thrice": (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), ["transpose.int"]),
     "copies between": (
         lambda x: x.view(-1, 6, 2, 2).permute(0, 2, 1, 3).contiguous().view(-1, 2, 12).contiguous(),
