@@ -8,7 +8,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-template <class Act>
+template <class Act, bool kResidualFirst>
 struct Epilogue {
   Act act;
 
@@ -18,7 +18,7 @@ struct Epilogue {
   }
   template <class A>
   FUSECONV_INLINE A operator()(A product, A residual) const {
-    return act(product) + residual;
+    return kResidualFirst ? act(product + residual) : act(product) + residual;
   }
 };
 
@@ -43,10 +43,12 @@ void linear_layer(CpuHost& host, const LinearLayer& layer) {
     return;
   }
   dispatch(layer.activation, [&]<class Act>(Act act) {
-    if (layer.residual) {
-      pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y), *layer.residual);
+    if (!layer.residual) {
+      pointwise(host, Epilogue<Act, false>{act}, layer.y, In(layer.y));
+    } else if (layer.residual_first) {
+      pointwise(host, Epilogue<Act, true>{act}, layer.y, In(layer.y), *layer.residual);
     } else {
-      pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y));
+      pointwise(host, Epilogue<Act, false>{act}, layer.y, In(layer.y), *layer.residual);
     }
   });
 }

@@ -20,7 +20,7 @@ struct LinearLayer {
   bool tf32;                               // whether f32 may be multiplied in TF32 (CUDA)
   std::optional<linear::Backend> backend;  // std::nullopt: the fastest (CUDA)
   Out y;
-  bool residual_first = false;  // true only on CUDA
+  bool residual_first = false;
 };
 
 inline namespace FUSECONV_ISA {

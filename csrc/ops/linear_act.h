@@ -1,4 +1,5 @@
-// y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) + residual[..., n]
+// y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) + residual[..., n], or, if residual_first,
+// y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n] + residual[..., n])
 //
 // On the CPU, the host's GEMM computes the product and writes it to y. One in-place pass over y then applies the
 // activation and adds the residual. In f16 and bf16, this pass starts from the rounded product, computes in f32 and
@@ -25,13 +26,13 @@ struct LinearAct {
   static constexpr const char* name = "linear_act";
   static constexpr const char* schema =
       "linear_act(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, str act=\"none\", "
-      "str backend=\"auto\", bool tf32=False) -> Tensor";
+      "str backend=\"auto\", bool tf32=False, bool residual_first=False) -> Tensor";
 
   struct Args {
     In x, weight;
     std::optional<In> bias, residual;
     std::string_view act, backend;
-    bool tf32;
+    bool tf32, residual_first;
   };
 
   static std::array<Spec, 1> outputs(const Args& args) {
@@ -58,8 +59,9 @@ struct LinearAct {
 
   template <class Target>
   static void run(typename Target::Host& host, const Args& args, Out y) {
-    linear_layer(host, LinearLayer{args.x, args.weight, args.bias, args.residual, parse_activation(name, args.act),
-                                   false, args.tf32, linear::parse_backend(name, args.backend), y});
+    linear_layer(host,
+                 LinearLayer{args.x, args.weight, args.bias, args.residual, parse_activation(name, args.act), false,
+                             args.tf32, linear::parse_backend(name, args.backend), y, args.residual_first});
   }
 };
 

@@ -26,6 +26,9 @@ SAFE = "aten._safe_softmax.default"
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
 
+WIDE = 256
+"""The largest number of columns of a head for which PyTorch has a fast kernel of attention on CUDA."""
+
 
 def attention(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
     """Yields, for each softmax in the graph, a match if it belongs to attention, or a near miss if it nearly does."""
@@ -85,10 +88,21 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
     for node in between:
         scores = scores.then(Step("view", node)) if op_name(node.target) in VIEWS else scores
     _check_operands(index, scores, values, (softmax, *between)[-1])
+    _check_width(scores, values)
     captures, lines = attention_call(index.workspace, scores, values, safe=op_name(softmax.target) == SAFE)
     found = Candidate(rule, matched, captures, {"o": end})
     check_apart(index, matched, captures, found.results)
     return settle(index, found, lines)
+
+
+def _check_width(scores: Scores, v: Node) -> None:
+    """Refuses attention between channels: heads wider than any fast kernel takes, with fewer keys than columns.
+
+    One kernel would save writing the scores, but these are smaller than the queries, keys and values.
+    """
+    width, keys = scores.left.meta["val"].shape[-1], v.meta["val"].shape[-2]
+    if isinstance(keys, int) and (not isinstance(width, int) or (width > WIDE and keys < width)):
+        raise Refused(f"at most {WIDE} columns, or more keys than columns", f"{keys} keys of {width} columns")
 
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:

@@ -1,4 +1,4 @@
-"""Moves activations before the views of a product's result, so that the kernel of the product computes them."""
+"""Moves activations before the views of a product or norm, so that the kernel of that op computes them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from fuseconv.rulebook.rule_text import parse_line
 
 _NAMES = "relu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu mish"
 _ACTIVATIONS = frozenset(f"aten.{name}.default" for name in _NAMES.split())
-_PRODUCTS = frozenset(
+_PRODUCERS = frozenset(
     {
         *("aten.linear.default", "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
         *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"),
+        *("aten.layer_norm.default", "aten.group_norm.default"),
     }
 )
+"""The ops whose kernels compute an activation of their result."""
 
 
 def activations(index: Index, rule: Rule) -> Iterator[Match]:
-    """Yields a match for each activation of a view of a linear's or a convolution's result."""
+    """Yields a match for each activation of a view of the result of a linear, a convolution or a norm."""
     calls = [node for op, nodes in index.calls.items() if str(op) in _ACTIVATIONS for node in nodes]
     for act in calls:
         views = _views(act, index.workspace)
@@ -48,13 +50,16 @@ def activations(index: Index, rule: Rule) -> Iterator[Match]:
 
 
 def _views(act: Node, workspace: Workspace) -> list[Node]:
-    """Returns the views between a product and its activation, in order. Empty if the activation reads no such views."""
+    """Returns the views, and copies of views, between an op of `_PRODUCERS` and its activation, in order.
+
+    Empty if the activation reads no such views.
+    """
     views: list[Node] = []
     node = act.all_input_nodes[0]
-    while len(node.users) == 1 and (_is_slice(node) or (len(one := link(node, workspace.ranges)) == 1 and one)):
+    while len(node.users) == 1 and (_is_slice(node) or len(link(node, workspace.ranges)) == 1):
         views.append(node)
         node = node.all_input_nodes[0]
-    return views[::-1] if op_name(node.target) in _PRODUCTS and len(node.users) == 1 else []
+    return views[::-1] if op_name(node.target) in _PRODUCERS and len(node.users) == 1 else []
 
 
 def _is_slice(node: Node) -> bool:

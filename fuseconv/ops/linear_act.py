@@ -1,4 +1,4 @@
-"""linear_act: act(x weight^T + bias) + residual."""
+"""linear_act: a linear, its bias, a residual and an activation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def reference(
     act: str = "none",
     backend: str = "auto",  # noqa: ARG001  # selects a kernel, not a result
     tf32: bool = False,  # noqa: ARG001  # only float32 on CUDA has this choice
+    residual_first: bool = False,
 ) -> Tensor:
-    """act(x weight^T + bias) + residual.
+    """act(x weight^T + bias) + residual, or act(x weight^T + bias + residual).
 
     Args:
         x: [..., K].
@@ -38,6 +39,7 @@ def reference(
         backend: the implementation of the matrix product on CUDA: "cublaslt", "sm90", "cublas", "aten", "sm80",
             "tf32x3", or "auto", which selects the fastest implementation for the shape.
         tf32: whether float32 matrix products may use TF32 on CUDA.
+        residual_first: whether the residual is added before the activation. If False, it is added after.
 
     Returns:
         A tensor [..., N].
@@ -47,18 +49,23 @@ def reference(
         >>> fuseconv.ops.linear_act(x, weight, act="relu")
         tensor([[3., 0.]])
     """
-    y = activate(functional.linear(x, weight, bias), act)
-    return y if residual is None else y + residual
+    y = functional.linear(x, weight, bias)
+    if residual is None or not residual_first:
+        y = activate(y, act)
+        return y if residual is None else y + residual
+    return activate(y + residual, act)
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
     """Computes the result with several ops, or returns None if the gradient can be computed from the fused op.
 
     The gradient may require an intermediate value that the fused op does not return: the activation's input or, if
-    there is a residual, the activation's result.
+    a residual is added to it, the activation's result.
     """
-    if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
+    if a.act == "none" or (a.act in FROM_RESULT and (a.residual is None or a.residual_first)):
         return None
+    if a.residual_first:
+        return activate(linear_act(a.x, a.weight, a.bias, a.residual, "none", a.backend, a.tf32), a.act)
     inner = a.act if a.act in FROM_RESULT else "none"
     y = linear_act(a.x, a.weight, a.bias, None, inner, a.backend, a.tf32)
     y = y if inner == a.act else activate(y, a.act)
@@ -67,7 +74,7 @@ def _unfused(a: SimpleNamespace) -> Tensor | None:
 
 def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
     y = None if a.act == "none" else results[0]
-    return {"x": a.x, "weight": a.weight, "y": y, "act": a.act}
+    return {"x": a.x, "weight": a.weight, "y": y, "act": a.act, "residual_first": a.residual_first}
 
 
 LARGE = 512
@@ -90,9 +97,10 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> dict[str, Tensor]:
     grad = grad.contiguous()
     product = grad
-    gradients = {"residual": grad}
+    gradients = {}
     if kept.act != "none":
         product, gradients["bias"] = activation_backward(grad, kept.y, kept.act, "bias" in needed)
+    gradients["residual"] = product if kept.residual_first else grad
     rows = as_rows(product)
     if kept.act == "none" and "bias" in needed:
         gradients["bias"] = rows.sum(0)
@@ -110,6 +118,9 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     return [
         *(Sample(act, (x, weight, bias, None, act)) for act in ACTIVATIONS),
         *(Sample(f"{act}_residual", (x, weight, bias, residual, act)) for act in ACTIVATIONS),
+        *(Sample(f"{act}_of_sum", (x, weight, bias, residual, act), {"residual_first": True}) for act in ACTIVATIONS),
+        Sample("of_sum_without_bias", (x, weight, None, residual, "relu"), {"residual_first": True}),
+        Sample("first_without_residual", (x, weight, bias, None, "gelu"), {"residual_first": True}),
         Sample("slope", (x, weight, bias, None, "leaky_relu(0.2)")),
         Sample("bare", (x, weight)),
         Sample("residual_without_bias", (x, weight), {"residual": residual}),

@@ -21,6 +21,7 @@ sizes count with their values on the example inputs."""
 _PARTS = {
     "aten.view.default",
     "aten.reshape.default",
+    "aten.slice.Tensor",
     "aten.unflatten.int",
     "aten.unsqueeze.default",
     "aten.transpose.int",
@@ -69,6 +70,15 @@ def is_written(_: Constants, y: Any, h: Any) -> None:
         y = h if h in y.args else y.args[0]
 
 
+@rule_function()
+def is_per_channel(_: Constants, weight: Any, x: Any) -> None:
+    """The weight has one number per channel of x [N, C, ...]: its shape is [C, 1, ...] or [1, C, 1, ...]."""
+    w, shape = fake_of(weight).shape, fake_of(x).shape
+    wanted = [1, shape[1], *[1] * (len(shape) - 2)] if len(shape) > 1 else []
+    if not len(shape) - 1 <= len(w) <= len(shape) or not same_sizes(w, wanted[len(wanted) - len(w) :]):
+        raise Refused(f"a number per channel of {text_of(x)}", text_of(weight))
+
+
 @rule_function(ends=True)
 def row_padding(_: Constants, weight: Any) -> int:
     """The zeros that make each row of a weight a multiple of 16 bytes, as TMA needs: `row_padding(w) > 0`."""
@@ -76,6 +86,15 @@ def row_padding(_: Constants, weight: Any) -> int:
     if w.dim() != 2 or not isinstance(w.shape[1], int):
         raise Refused("a weight [n, k]", text_of(weight))
     return int(-(w.shape[1] * w.element_size()) % 16 // w.element_size())
+
+
+@rule_function(ends=True)
+def column_padding(_: Constants, weight: Any) -> int:
+    """The rows of zeros that make each row of the product with a weight a multiple of 16 bytes."""
+    w = fake_of(weight)
+    if w.dim() != 2 or not isinstance(w.shape[0], int):
+        raise Refused("a weight [n, k]", text_of(weight))
+    return int(-(w.shape[0] * w.element_size()) % 16 // w.element_size())
 
 
 @rule_function()
@@ -93,16 +112,15 @@ def is_large_product(_: Constants, x: Any, weight: Any) -> None:
 
 
 @rule_function()
-def read_as_part(_: Constants, y: Any) -> None:
-    """Every user reads rows with gaps as fast as dense rows: a view, attention, a cat, a softmax of at most 64."""
+def read_as_part(_: Constants, y: Any, *others: str) -> None:
+    """Every user reads rows with gaps as fast as dense rows: a view, attention, a cat, a short softmax, an op named."""
     for user in y.users:
         name, length = str(user.target), fake_of(y).shape[-1]
         short = name == "aten.softmax.int" and isinstance(length, int) and length <= 64
         joins = name == "aten.view.default" and not _keeps_rows(fake_of(user).shape, length)
-        if joins or not (short or name in _PARTS):
-            raise Refused(
-                f"{y.name} to be used only by views, attention, cat or a short softmax", f"that {user.name} uses it"
-            )
+        if joins or not (short or name in _PARTS or name in others):
+            ops = ", ".join(["views", "attention", "cat", *others])
+            raise Refused(f"{y.name} to be used only by {ops} or a short softmax", f"that {user.name} uses it")
 
 
 def _keeps_rows(shape: Sequence[Any], length: Any) -> bool:

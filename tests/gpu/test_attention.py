@@ -109,6 +109,21 @@ def test_views(dtype: torch.dtype, causal: bool) -> None:
 
 
 @DTYPES
+@pytest.mark.parametrize("keys", [60, 130, 300])
+def test_rows_that_begin_anywhere_are_copied(dtype: torch.dtype, keys: int) -> None:
+    """The same kernel then computes them, to the last bit."""
+    wide = draw(2, keys, 4 + 3 * 4 * 32, dtype=dtype)
+    q, k, v = (part.unflatten(-1, (4, 32)).transpose(1, 2) for part in wide[..., 4:].chunk(3, -1))
+    mask = draw(keys, keys, dtype=dtype)
+    got, expected = (
+        fuseconv.ops.attention(*operands, mask, 0.125)
+        for operands in ((q, k, v), (q.contiguous(), k.contiguous(), v.contiguous()))
+    )
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    check(q, k, v)
+
+
+@DTYPES
 @pytest.mark.parametrize("size", [260, 300, 380], ids=["tiles-of-96", "tiles-of-112", "tiles-of-128"])
 def test_masks_of_any_strides(dtype: torch.dtype, size: int) -> None:
     more = size + 4

@@ -14,7 +14,7 @@ from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.rulebook.rule import Rule
 
-PAD, LINEAR = "aten.constant_pad_nd.default", "fuseconv.linear_act.default"
+PAD, CUT, LINEAR = "aten.constant_pad_nd.default", "aten.slice.Tensor", "fuseconv.linear_act.default"
 
 ROWS = (32, 128)
 
@@ -39,6 +39,17 @@ class Tied(nn.Module):
         return F.linear(x, self.weight), self.weight + 1
 
 
+class Crossed(nn.Module):
+    """A layer of a cross network: a product that is multiplied by its input."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.linear(x)
+
+
 def two(k: int, hidden: int, n: int, act: type[nn.Module] = nn.GELU) -> nn.Module:
     return nn.Sequential(nn.Linear(k, hidden), act(), nn.Linear(hidden, n))
 
@@ -56,6 +67,7 @@ TABLE: dict[str, tuple[Callable[[], nn.Module], int, str, list[str]]] = {
     "odd rows between layers": (lambda: two(64, 63, 160), 64, "cuda", ["fuseconv.mlp.default"]),
     "odd rows between wide layers": (lambda: two(64, 259, 512, nn.ReLU), 64, "cuda", [LINEAR, LINEAR]),
     "odd rows after sigmoid": (lambda: two(64, 63, 160, nn.Sigmoid), 64, "cuda", [LINEAR, PAD, LINEAR]),
+    "odd columns that are multiplied": (lambda: Crossed(259), 259, "cuda", [PAD, LINEAR, CUT, "aten.mul.Tensor"]),
     "even rows": (lambda: nn.Linear(64, 256), 64, "cuda", [LINEAR]),
     "few columns": (lambda: nn.Linear(1023, 16), 1023, "cuda", [LINEAR]),
     "a small product": (lambda: nn.Linear(63, 32), 63, "cuda", [LINEAR]),

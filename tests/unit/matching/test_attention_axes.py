@@ -135,3 +135,14 @@ def test_mask_with_three_axes_for_grouped_heads(canonical_rules: tuple[Rule, ...
 def test_operands_that_are_broadcast_are_left_alone(canonical_rules: tuple[Rule, ...]) -> None:
     program = fused(F.scaled_dot_product_attention, canonical_rules, (3, 2, 4, 5, 8), (3, 1, 4, 7, 8), (3, 1, 4, 7, 6))
     assert ranks(program) == [5, 5, 5]
+
+
+def test_attention_between_channels_is_left_alone(canonical_rules: tuple[Rule, ...]) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1), -1) @ v
+
+    inputs = [torch.randn(2, 2, 8, 300) for _ in range(3)]
+    program = programs.capture(Function(lambda _, *given: (attend(*given),)), *inputs)
+    found = plan(program, canonical_rules, device="cpu", targets=())
+    (miss,) = [miss for miss in found.misses if miss.rule == "attention"]
+    assert miss.reason == "expected at most 256 columns, or more keys than columns, found 8 keys of 300 columns"
