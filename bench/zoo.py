@@ -5,6 +5,8 @@ from __future__ import annotations
 import zoo_dit
 import zoo_families
 import zoo_images
+import zoo_pairs
+import zoo_separation
 import zoo_series
 import zoo_speech
 import zoo_tables
@@ -152,5 +154,7 @@ ENTRIES = (
     ),
     *(Entry(one.name, one.shape, one.dtype, one.build, noise(), BATCH) for one in zoo_families.IMAGES),
     Entry("sew", (8, 80_000), "f16", zoo_families.SEW, noise(), WAVES),
+    Entry("conv-tasnet", (4, 32_000), "f32", zoo_separation.ConvTasNet, noise(), (batch(4),)),
+    Entry("pairs", (1, 128), "bf16", zoo_pairs.Pairs, zoo_pairs.drawn, (batch(2),)),
 )
 """The important ones first: a run that is short of time leaves the last."""

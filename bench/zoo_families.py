@@ -104,6 +104,7 @@ ENCODERS = (
     _text("mpnet", (16, 128), "f16", "MPNet"),
     _text("fnet", (16, 128), "f32", "FNet", IDS),
     _text("layoutlm", (16, 128), "f32", "LayoutLM"),
+    _text("roformer", (16, 256), "bf16", "RoFormer", vocab_size=VOCABULARY),
     _text("nystromformer", (8, 512), "f16", "Nystromformer", max_position_embeddings=1024),
 )
 
