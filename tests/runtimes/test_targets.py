@@ -233,7 +233,7 @@ def test_onnx_has_one_node_and_one_function_for_each_way_an_op_is_called(bundle:
     assert sorted(called) == sorted((function.name, function.overload) for function in model.functions)
     gelu = next(node for node in nodes if node.op_type == "LinearAct")
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in gelu.attribute}
-    assert attributes == {"act": b"gelu", "backend": b"auto", "tf32": 0}
+    assert attributes == {"act": b"gelu", "backend": b"auto", "tf32": 0, "residual_first": 0}
     assert model.opset_import[0].version >= 20 or model.opset_import[1].version >= 20
     assert {opset.domain: opset.version for opset in model.opset_import}["com.fuseconv"] == 1
 

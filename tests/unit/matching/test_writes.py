@@ -71,7 +71,7 @@ def write_only_to_its_own(self: Any, x: Tensor) -> Tensor:
         (write_between, {}),
         (write_to_a_buffer, {"linear-act": 1}),
         (write_through_dropout, {}),
-        (write_in_a_chain, {"in-place": 2, "linear-residual": 1}),
+        (write_in_a_chain, {"in-place": 2, "linear-sum-act": 1}),
         (write_only_to_its_own, {"bias-act": 1, "in-place": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
