@@ -17,6 +17,7 @@ from fuseconv.matching.match import Candidate, Match, check_apart, check_users, 
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.scores import PRODUCTS, VIEWS, Scores, Step, read_scores
 from fuseconv.matching.search import Index
+from fuseconv.rulebook.attention_functions import FLASH_WIDEST
 from fuseconv.rulebook.predicates import divides, is_floating, rank, same_kind, same_shape
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
@@ -25,9 +26,6 @@ SAFE = "aten._safe_softmax.default"
 """The softmax that returns 0 instead of NaN in rows whose scores are all -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
-
-WIDE = 256
-"""The largest number of columns of a head for which PyTorch has a fast kernel of attention on CUDA."""
 
 
 def attention(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
@@ -101,8 +99,8 @@ def _check_width(scores: Scores, v: Node) -> None:
     One kernel would save writing the scores, but these are smaller than the queries, keys and values.
     """
     width, keys = scores.left.meta["val"].shape[-1], v.meta["val"].shape[-2]
-    if isinstance(keys, int) and (not isinstance(width, int) or (width > WIDE and keys < width)):
-        raise Refused(f"at most {WIDE} columns, or more keys than columns", f"{keys} keys of {width} columns")
+    if isinstance(keys, int) and (not isinstance(width, int) or (width > FLASH_WIDEST and keys < width)):
+        raise Refused(f"at most {FLASH_WIDEST} columns, or more keys than columns", f"{keys} keys of {width} columns")
 
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:

@@ -125,7 +125,7 @@ def counter_example(pair: Pair, draw: Draw) -> str:
     Returns a description of the first difference and of the operands, or an empty string if the results agree. For a
     variant whose sizes or arguments differ from the example, graphs that agree in float64 count as equal.
 
-    Convolutions do not use oneDNN, whose results for NaN in bf16 depend on the instructions of the processor.
+    PyTorch computes both without oneDNN, whose results for NaN in bf16 depend on the instructions of the processor.
     """
     drawn = draw_operands(
         pair.traced.inputs,
@@ -149,7 +149,7 @@ def counter_example(pair: Pair, draw: Draw) -> str:
 
 @contextmanager
 def _without_onednn() -> Iterator[None]:
-    """Lets PyTorch compute on the CPU without oneDNN; `torch.backends.mkldnn.flags` warns about GPUs."""
+    """Disables oneDNN. `torch.backends.mkldnn.flags` would also set an option for Intel GPUs, and warn about it."""
     settings: Any = torch.backends.mkldnn
     before, settings.enabled = settings.enabled, False
     try:

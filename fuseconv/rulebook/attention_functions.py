@@ -18,6 +18,9 @@ HOPPER = 9
 WIDEST = 128
 """The most columns of a head in the kernel for Hopper."""
 
+FLASH_WIDEST = 256
+"""The largest number of columns of a head in PyTorch's Flash Attention."""
+
 ALIGNMENT = 8
 """The number of elements, 16 bytes in f16 and bf16, at multiples of which rows begin, and a head's columns end."""
 

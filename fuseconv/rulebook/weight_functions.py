@@ -82,19 +82,21 @@ def is_per_channel(_: Constants, weight: Any, x: Any) -> None:
 @rule_function(ends=True)
 def row_padding(_: Constants, weight: Any) -> int:
     """The zeros that make each row of a weight a multiple of 16 bytes, as TMA needs: `row_padding(w) > 0`."""
-    w = fake_of(weight)
-    if w.dim() != 2 or not isinstance(w.shape[1], int):
-        raise Refused("a weight [n, k]", text_of(weight))
-    return int(-(w.shape[1] * w.element_size()) % 16 // w.element_size())
+    return _padding(weight, 1)
 
 
 @rule_function(ends=True)
 def column_padding(_: Constants, weight: Any) -> int:
     """The rows of zeros that make each row of the product with a weight a multiple of 16 bytes."""
+    return _padding(weight, 0)
+
+
+def _padding(weight: Any, axis: int) -> int:
+    """Returns how many elements a size of a weight [n, k] lacks to a multiple of 16 bytes."""
     w = fake_of(weight)
-    if w.dim() != 2 or not isinstance(w.shape[0], int):
+    if w.dim() != 2 or not isinstance(w.shape[axis], int):
         raise Refused("a weight [n, k]", text_of(weight))
-    return int(-(w.shape[0] * w.element_size()) % 16 // w.element_size())
+    return int(-(w.shape[axis] * w.element_size()) % 16 // w.element_size())
 
 
 @rule_function()

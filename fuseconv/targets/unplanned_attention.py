@@ -38,13 +38,10 @@ from fuseconv.ops import attention, causal_attention
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
 from fuseconv.rulebook import attention_functions
-from fuseconv.rulebook.attention_functions import ALIGNMENT
+from fuseconv.rulebook.attention_functions import ALIGNMENT, FLASH_WIDEST
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
-
-WIDEST = 256
-"""The largest head width of Flash Attention."""
 
 
 def without_plans(program: Program) -> Program:
@@ -88,7 +85,7 @@ def _takes(node: Node) -> bool:
         and same_sizes([q.shape[0], q.shape[3]], [k.shape[0], k.shape[3]])
         and same_sizes(k.shape[:3], v.shape[:3])
         and (same_sizes([q.shape[1]], heads) or ((given["enable_gqa"] or heads == [1]) and _group(q, k) > 0))
-        and all(isinstance(width, int) and 0 < width <= WIDEST for width in (q.shape[3], v.shape[3]))
+        and all(isinstance(width, int) and 0 < width <= FLASH_WIDEST for width in (q.shape[3], v.shape[3]))
         and given["dropout_p"] == 0
         and _supports(given, q, k)
     )
