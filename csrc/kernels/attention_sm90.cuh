@@ -14,7 +14,8 @@
 
 #include "arch/sm90_wgmma.cuh"
 #include "gemm/ring.cuh"
-#include "kernels/attention_sm90_scores.cuh"
+#include "kernels/attention_sm90_mask.cuh"
+#include "kernels/online_softmax.cuh"
 
 namespace fuseconv::cuda::attention_sm90_kernel {
 
@@ -66,7 +67,6 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, uint32_t shared) 
 // Consumer: a warpgroup computes 64 queries of each work.
 template <class T, class S>
 __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
-  constexpr float kLog2E = 1.4426950408889634f;
   constexpr int kKeys = S::kKeys, kSteps = kKeys / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
   float s[kKeys / 2], y[S::kColumns / 2], old[2];
@@ -75,7 +75,7 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
   Ring<S::kStages> keys, values;
   Ring<S::kMaskStages> masks;
   Work w{};
-  Softmax softmax;
+  OnlineSoftmax softmax;
 
   // Ping-pong: named barrier 1 + g starts the turn of group g to issue its products.
   const auto take_turn = [&] { named_barrier_wait(1 + group, 128 * kGroups); };
@@ -163,15 +163,15 @@ __device__ __forceinline__ void attend(const Arguments& a, uint32_t shared) {
       }
     }
     hide(tile * kKeys);
-    softmax.weigh<S::kMasked>(s, S::kMasked ? kLog2E : a.scale * kLog2E, old);
+    const auto at = [&](int row, int i) -> float& { return s[i / 2 * 4 + row * 2 + i % 2]; };
+    softmax.weigh<kKeys / 4>(at, S::kMasked ? 1.0f : a.scale, old);
   };
   // Stores the results by way of the tile of the queries, which all warps of the group have read.
   const auto store = [&] {
     uint32_t results[S::kColumns / 4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = over_row(softmax.total[half], [](float x, float z) { return x + z; });
-      const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float share = softmax.share(half);
 #pragma unroll
       for (int j = 0; j < S::kColumns / 8; ++j) {
         results[2 * j + half] = arch::pack(y[4 * j + 2 * half] * share, y[4 * j + 2 * half + 1] * share, T{});

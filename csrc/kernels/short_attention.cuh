@@ -8,10 +8,10 @@
 // 2 (l % 4) + 1 of every 8 keys, which is also how the second product takes its left operand (PTX ISA, mma.m16n8k16).
 #pragma once
 
-#include "arch/math.cuh"
 #include "arch/pairs.cuh"
 #include "arch/sm80.cuh"
 #include "kernels/index.cuh"
+#include "kernels/online_softmax.cuh"
 
 namespace fuseconv::cuda::attention_kernel {
 
@@ -136,18 +136,11 @@ __device__ __forceinline__ void wait_for_copies(int pending) {
   __syncthreads();
 }
 
-template <class Combine>
-__device__ __forceinline__ float over_row(float x, Combine combine) {
-  x = combine(x, __shfl_xor_sync(~0u, x, 1));
-  return combine(x, __shfl_xor_sync(~0u, x, 2));
-}
-
 // Computes attention as kernels/attention.h describes. Without a mask, `a.scale` must be positive.
 template <class T, int kWidth, bool kMasked>
 __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
     short_attention_kernel(const __grid_constant__ Arguments a) {
   constexpr int kSteps = kWidth / 16;
-  constexpr float kLog2E = 1.4426950408889634f;
   extern __shared__ __align__(16) unsigned char memory[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t heads_per_block = kWarps / a.tiles;
@@ -197,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
 
   uint32_t q[kSteps][4];
   float y[2 * kSteps][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+  OnlineSoftmax softmax;
   for (int begin = 0; begin < key_rows; begin += kChunk) {
     const int columns = a.keys - begin;  // of this chunk, and of those after it
     wait_for_copies((key_rows - begin - 1) / kChunk);
@@ -213,7 +206,6 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
     }
 
     float s[kChunk / 8][4] = {};
-    float top[2] = {largest[0], largest[1]};
 #pragma unroll
     for (int j = 0; j < kChunk / 8; j += 2) {
       if (j * 8 < columns) {
@@ -245,38 +237,15 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
           s[j][i] = column + i % 2 < columns ? s[j][i] : -INFINITY;
         }
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        top[i / 2] = fmaxf(top[i / 2], s[j][i]);
-      }
     }
 
-    // The weights are 2^(factor (s - pivot)). With a mask, the difference is computed first, because factor s may
-    // overflow where the mask has the lowest number of bf16.
-    const float factor = kMasked ? kLog2E : a.scale * kLog2E;
+    float old[2];
+    const auto at = [&](int row, int i) -> float& { return s[i / 2][row * 2 + i % 2]; };
+    softmax.weigh<kChunk / 4>(at, kMasked ? 1.0f : a.scale, old);
+    if (begin > 0) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = over_row(top[half], [](float x, float z) { return fmaxf(x, z); });
-      const float pivot = top[half] == -INFINITY ? 0.0f : top[half];  // so that -inf becomes 0 and not NaN
-      const float shift = pivot * factor;
-      if (begin > 0) {
-        const float old = arch::exp2_approx((largest[half] - pivot) * factor);
-        total[half] *= old;
-#pragma unroll
-        for (int j = 0; j < 2 * kSteps; ++j) {
-          y[j][half * 2] *= old;
-          y[j][half * 2 + 1] *= old;
-        }
-      }
-      largest[half] = top[half];
-#pragma unroll
-      for (int j = 0; j < kChunk / 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& score = s[j][half * 2 + i];
-          score = arch::exp2_approx(kMasked ? (score - pivot) * factor : score * factor - shift);
-          total[half] += score;
-        }
+      for (int i = 0; i < 8 * kSteps; ++i) {
+        y[i / 4][i % 4] *= old[i / 2 % 2];
       }
     }
 #pragma unroll
@@ -302,8 +271,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth>)
   // The results go to memory by way of the rows of the queries, which only this warp has read.
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float sum = over_row(total[half], [](float x, float z) { return x + z; });
-    const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float share = softmax.share(half);
     T* const to = rows + (lane / 4 + half * 8) * kRow<kWidth> + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < 2 * kSteps; ++j) {

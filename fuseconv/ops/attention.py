@@ -100,6 +100,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("keys_expanded", (q, draw(2, 1, 24, 16).expand(2, 3, 24, 16), v, None, 0.25)),
         Sample("strided", (draw.strided(2, 3, 5, 16), draw.strided(2, 3, 24, 16), draw.strided(2, 3, 24, 16))),
         Sample("unaligned", (draw.unaligned(2, 3, 5, 16), draw.unaligned(2, 3, 24, 16), v, None, 0.25)),
+        Sample("unaligned_long", (*(draw.unaligned(1, 2, 100, 64) for _ in range(3)), None, 0.25)),
         Sample("padded", (draw.padded(2, 3, 5, 16), draw.padded(2, 3, 24, 16), draw.padded(2, 3, 24, 16), None, 0.25)),
         Sample("keys_transposed", (q, draw(2, 3, 16, 24).transpose(2, 3), v, None, 0.25)),
         Sample("no_queries", (draw(2, 3, 0, 16), k, v)),

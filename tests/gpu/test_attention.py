@@ -150,12 +150,34 @@ def test_values_that_are_not_numbers(dtype: torch.dtype) -> None:
     mask = torch.zeros(300, 300, dtype=dtype, device="cuda")
     mask[:, 290:] = mask[7] = mask[200, :140] = -math.inf
     check(q, k, v, mask)
-    mask[:] = torch.finfo(dtype).min
-    check(q, k, v, mask)
     v[0, 0, 5, 3] = math.inf
     v[0, 1, 299, 0] = math.nan
     q[0, 0, 17] = math.nan
     check(q, k, v)
+
+
+@DTYPES
+@pytest.mark.parametrize("keys", [40, 300])
+@pytest.mark.parametrize("number", [-1e4, -6e4, -1e6, -3e9, -1e12, -1e30, None])
+def test_rows_that_are_masked_by_a_number(dtype: torch.dtype, keys: int, number: float | None) -> None:
+    """The number is in a whole row of the mask, or in all of a row but one tile. None is the lowest number.
+
+    f16 has no numbers below -65504, and -inf stands for them.
+    """
+    q, k, v = (draw(2, 2, keys, 64, dtype=dtype) for _ in range(3))
+    mask = torch.zeros(2, 1, keys, keys, dtype=dtype, device="cuda")
+    low = torch.tensor(torch.finfo(dtype).min if number is None else number).to(dtype)
+    mask[0] = mask[1, :, 3:30] = mask[1, :, 35:, : keys // 2] = low
+    check(q, k, v, mask)
+    check(q, k, v, mask[:, :, :1])
+
+
+@DTYPES
+@pytest.mark.parametrize("keys", [40, 300])
+def test_large_scores(dtype: torch.dtype, keys: int) -> None:
+    q, k, v = (draw(2, 2, keys, 64, dtype=dtype) for _ in range(3))
+    large = 1e12 if dtype == torch.bfloat16 else 30.0
+    check(q * large, k * large, v)
 
 
 @DTYPES

@@ -1,7 +1,6 @@
-// The scores of the kernel of attention_sm90.cuh, in the registers of a consumer: their mask and their softmax.
+// The mask of the scores of the kernel of attention_sm90.cuh, in the registers of a consumer.
 #pragma once
 
-#include "arch/math.cuh"
 #include "arch/pairs.cuh"
 #include "kernels/attention_sm90_work.cuh"
 
@@ -48,46 +47,5 @@ __device__ __forceinline__ void load_mask_tile(uint32_t row, uint32_t part_bytes
     }
   }
 }
-
-template <class Combine>
-__device__ __forceinline__ float over_row(float x, Combine combine) {
-  x = combine(x, __shfl_xor_sync(~0u, x, 1));
-  return combine(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-// The softmax of a thread's two rows, over the tiles so far.
-struct Softmax {
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
-
-  // Replaces scores by weights, which are 2^(factor (score - pivot)). Returns in `old` the factors of the weights so
-  // far. A mask may have the lowest number of bf16, whose product with a factor above 1 overflows. If no score is far
-  // above it, scores differ from the pivot not at all or by so much that any factor gives the same weights.
-  template <bool kMayBeLowest, int kScores>
-  __device__ __forceinline__ void weigh(float (&s)[kScores], float factor, float (&old)[2]) {
-    constexpr float kLow = -1e38f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float top = largest[half];
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        top = fmaxf(top, s[i / 2 * 4 + half * 2 + i % 2]);
-      }
-      top = over_row(top, [](float x, float z) { return fmaxf(x, z); });
-      const float pivot = top == -INFINITY ? 0.0f : top;  // so that -inf becomes 0 and not NaN
-      const float by = kMayBeLowest && pivot < kLow ? 1.0f : factor;
-      const float shift = pivot * by;
-      old[half] = arch::exp2_approx((largest[half] - pivot) * by);
-      largest[half] = top;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        float& score = s[i / 2 * 4 + half * 2 + i % 2];
-        score = arch::exp2_approx(score * by - shift);
-        sum += score;
-      }
-      total[half] = total[half] * old[half] + sum;
-    }
-  }
-};
 
 }  // namespace fuseconv::cuda::attention_sm90_kernel
