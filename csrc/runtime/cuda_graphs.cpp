@@ -129,6 +129,7 @@ class Graphs final : public GraphedCall {
     if (step != Step::timed_direct) {
       return call_(inputs);
     }
+    const Call::Lock turn = call_.turn();  // the time does not include the wait for other calls
     auto begun = watch_.begin(stream, Clock::now());
     std::vector<at::Tensor> outputs = call_(inputs);
     watch_.end(std::move(begun), {shapes, contended, false});

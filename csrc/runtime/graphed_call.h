@@ -6,7 +6,9 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "fuseconv/contract.h"
@@ -14,8 +16,28 @@
 
 namespace fuseconv::runtime {
 
-// A function that calls a loaded artifact. Its arguments and results are tensors on the artifact's device.
-using Call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+// Calls a loaded artifact. The arguments and results are tensors on the artifact's device.
+class Call {
+ public:
+  using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+  using Lock = std::unique_lock<std::recursive_mutex>;
+
+  // If `take_turns` is true, the calls of all threads are made one after the other.
+  Call(Function function, bool take_turns)
+      : function_(std::move(function)), turn_(take_turns ? std::make_shared<std::recursive_mutex>() : nullptr) {}
+
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs) const {
+    const Lock lock = turn();
+    return function_(inputs);
+  }
+
+  // Returns the lock that calls hold. A thread that holds it may call. The lock is empty if calls run side by side.
+  Lock turn() const { return turn_ ? Lock(*turn_) : Lock(); }
+
+ private:
+  Function function_;
+  std::shared_ptr<std::recursive_mutex> turn_;
+};
 
 class GraphedCall {
  public:

@@ -9,7 +9,6 @@
 
 #include <cstring>
 #include <map>
-#include <mutex>
 
 #include "fuseconv/error.h"
 #include "graphed_call.h"
@@ -197,7 +196,7 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
       module->setattr(name, weight);
     }
   }
-  const Call call = [module](const std::vector<at::Tensor>& inputs) {
+  const auto call = [module](const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> outputs;
     const c10::IValue result = module->forward({inputs.begin(), inputs.end()});
     for (const c10::IValue& value : result.toTupleRef().elements()) {
@@ -205,7 +204,7 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
     }
     return outputs;
   };
-  return std::make_unique<TorchRunner>(call, contract, options);
+  return std::make_unique<TorchRunner>(Call(call, false), contract, options);
 }
 
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options,
@@ -227,12 +226,8 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
     // The flags mean: use the active buffer, require all constants, and do not copy them.
     package->load_constants(*weights, false, true, true);
   }
-  const auto guard = std::make_shared<std::mutex>();
-  const Call call = [package, guard](const std::vector<at::Tensor>& inputs) {
-    const std::lock_guard lock(*guard);
-    return package->run(inputs);
-  };
-  return std::make_unique<TorchRunner>(call, contract, options);
+  const auto call = [package](const std::vector<at::Tensor>& inputs) { return package->run(inputs); };
+  return std::make_unique<TorchRunner>(Call(call, true), contract, options);
 }
 
 }  // namespace fuseconv::runtime

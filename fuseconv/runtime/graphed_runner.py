@@ -26,6 +26,7 @@ from fuseconv.runtime.rows import batched, rows_of
 from fuseconv.runtime.state import OwnedState, StateRunner
 from fuseconv.runtime.stopwatch import Stopwatch
 from fuseconv.targets import Runner
+from fuseconv.targets.spec import turn_of
 
 LIMIT = 64
 """The maximum number of graphs per model."""
@@ -69,6 +70,7 @@ class GraphedRunner:
         self._runner = runner
         self._stepping = StateRunner(runner, contract, in_place)
         self._pure: Runner = self._stepping if contract.state else runner
+        self._turn = turn_of(runner)
         self._states = GraphStates(contract)
         self._buckets = contract.buckets
         self._has = batched(contract, contract.buckets) if contract.buckets else (False,) * len(contract.inputs)
@@ -205,12 +207,13 @@ class GraphedRunner:
         stream: torch.cuda.Stream,
         state: OwnedState | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Calls the runner directly, and measures the time if the policy wants it."""
+        """Calls the runner directly, and measures the time if the policy wants it, without the wait for other calls."""
         if step is not Step.TIMED_DIRECT:
             return self._direct(inputs, state)
-        begun = self._watch.begin(stream)
-        outputs = self._direct(inputs, state)
-        self._watch.end(begun, (shapes, contended, False))
+        with self._turn:
+            begun = self._watch.begin(stream)
+            outputs = self._direct(inputs, state)
+            self._watch.end(begun, (shapes, contended, False))
         return outputs
 
     def _report(self) -> None:

@@ -166,11 +166,11 @@ def load(path: Path, device: str) -> Runner:
     contiguous and aligned and does not check this, so the runner copies all other inputs.
 
     The package's own thread guard would serialize calls, but it also synchronizes the host with the GPU between two
-    calls, which a CUDA graph cannot capture. Therefore a lock in the runner serializes calls instead.
+    calls, which a CUDA graph cannot capture. Therefore the runner serializes calls with a lock of its own.
     """
     import torch
 
-    from fuseconv.targets.artifact import plain, release
+    from fuseconv.targets.artifact import release
     from fuseconv.weights.table import weights_of_artifact
 
     # torch._inductor.aoti_load_package is not used, for two reasons. It compiles a program for each vector instruction
@@ -182,16 +182,31 @@ def load(path: Path, device: str) -> Runner:
         # The package never releases the weights. A replaced file that is still mapped would keep its space until the
         # process ends.
         weakref.finalize(package, release, weights.values()).atexit = False
-    guard, thread = threading.Lock(), threading.local()
+    return _Package(package, device)
 
-    def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if device == "cuda" and not hasattr(thread, "has_context"):
+
+class _Package:
+    """A loaded package, whose calls take turns.
+
+    Attributes:
+        turn: the lock that a call holds. A thread that holds it may call the package.
+    """
+
+    def __init__(self, package: torch._C._aoti.AOTIModelPackageLoader, device: str) -> None:
+        from fuseconv.targets.artifact import plain
+
+        self.turn = threading.RLock()
+        self._package = package
+        self._plain = plain
+        self._device = device
+        self._thread = threading.local()
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self._device == "cuda" and not hasattr(self._thread, "has_context"):
             _make_context()
-            thread.has_context = True
-        with guard:
-            return tuple(package.boxed_run(list(map(plain, inputs))))
-
-    return run
+            self._thread.has_context = True
+        with self.turn:
+            return tuple(self._package.boxed_run(list(map(self._plain, inputs))))
 
 
 def _unpack(package: Path) -> None:

@@ -6,6 +6,7 @@ Nothing here imports torch, because help texts list the targets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 Runner: TypeAlias = "Callable[..., tuple[torch.Tensor, ...]]"
 """A function that calls a loaded artifact: it takes positional tensors and returns a tuple of tensors."""
+
+
+def turn_of(runner: Runner) -> AbstractContextManager[object]:
+    """Returns the lock that a runner's calls hold one after the other. Does nothing if its calls run side by side."""
+    turn: AbstractContextManager[object] = getattr(runner, "turn", nullcontext())
+    return turn
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,3 +61,31 @@ def test_calls_of_several_threads_give_the_same_bits(target: str, choice: Choice
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+def test_times_leave_out_the_wait_for_other_calls(graphs_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = load(graphs_bundle, "aoti", cuda_graphs="auto"), draw(3, 7)
+    runner: Any = model._runner
+    seen: list[float] = []
+
+    def timed(_key: object, _contended: bool, _replayed: bool, seconds: float) -> bool:
+        seen.append(seconds)
+        return False
+
+    monkeypatch.setattr(runner._policy, "timed", timed)
+    for _ in range(2):
+        runner._policy.rest = 0
+        model(*inputs)
+    torch.cuda.synchronize()
+    before, runner._policy.rest = len(seen), 0
+    with ThreadPoolExecutor(1) as pool:
+        with runner._turn:
+            waiting = pool.submit(model, *inputs)
+            time.sleep(0.5)
+            assert not waiting.done()
+        waiting.result()
+    torch.cuda.synchronize()
+    runner._policy.rest = 0
+    model(*inputs)  # reports the times of the calls before
+    assert len(seen) > before
+    assert max(seen[before:]) < 0.25
