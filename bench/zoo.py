@@ -155,6 +155,6 @@ ENTRIES = (
     *(Entry(one.name, one.shape, one.dtype, one.build, noise(), BATCH) for one in zoo_families.IMAGES),
     Entry("sew", (8, 80_000), "f16", zoo_families.SEW, noise(), WAVES),
     Entry("conv-tasnet", (4, 32_000), "f32", zoo_separation.ConvTasNet, noise(), (batch(4),)),
-    Entry("pairs", (1, 128), "bf16", zoo_pairs.Pairs, zoo_pairs.drawn, (batch(2),)),
+    Entry("pairs", (1, 128), "bf16", zoo_pairs.Pairs, zoo_pairs.drawn, (batch(4),)),
 )
 """The important ones first: a run that is short of time leaves the last."""

@@ -27,8 +27,9 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
 
     Each operand must have exactly one axis that the other operand lacks: the row axis and the column axis. Exactly one
     of the common axes is summed over; the other common axes are batch axes. The first operand may have a second axis of
-    rows, as queries and attention weights whose heads share keys and values, if the summed axis is its last one and the
-    columns are the last axis of the result.
+    rows, as queries and attention weights whose heads share keys and values, if the summed axis is its last one, and
+    the result begins with the batch axes and ends with the columns. Where the batch axis is a position, as in
+    `bhld,lrd->bhlr` of relative positions, the second operand would be repeated for each row axis.
 
     Args:
         equation: the equation, such as `bhqd,bhkd->bhqk`. `...` stands for as many axes as the ranks require.
@@ -51,7 +52,7 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
     summed = [axis for axis in one if axis in other and axis not in out]
     if not len(columns) == len(summed) == 1 or not {*rows, *columns} <= set(out):
         return None
-    if len(rows) == 2 and batch and one[-1:] == summed and out[-1:] == columns:
+    if len(rows) == 2 and batch == out[: len(batch)] != [] and one[-1:] == summed and out[-1:] == columns:
         # Heads come before positions in scores and in weights: queries times keys, and weights times values.
         rows = [axis for axis in (out if other[-1:] == summed else one) if axis in rows]
     elif len(rows) != 1:
