@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from fuseconv.weights.store import Store
 
 Runner: TypeAlias = "Callable[..., tuple[torch.Tensor, ...]]"
-"""A function that calls a loaded artifact: it takes positional tensors and returns a tuple of tensors."""
+"""A function that calls a loaded artifact: it takes positional tensors and returns a tuple of tensors.
+
+If its calls are made one after the other, it has an attribute `turn`, the lock that a call holds.
+"""
 
 
 def turn_of(runner: Runner) -> AbstractContextManager[object]:
-    """Returns the lock that a runner's calls hold one after the other. Does nothing if its calls run side by side."""
+    """Returns the lock that each call of a runner holds, or a block without effect if calls may overlap."""
     turn: AbstractContextManager[object] = getattr(runner, "turn", nullcontext())
     return turn
 
