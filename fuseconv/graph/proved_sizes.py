@@ -44,6 +44,28 @@ def are_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     return True
 
 
+def memory_order(fake: Any) -> list[int] | None:
+    """Returns the order of the axes in memory, outermost first, if a tensor is provably dense. Otherwise, returns None.
+
+    `permute` with this order makes the tensor contiguous. The order of a contiguous tensor is `[0, 1, ...]`.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    order, rest, expected = list[int](), list(range(fake.dim())), 1
+    while rest:
+        inner = (
+            axis
+            for axis in reversed(rest)
+            if statically_known_true(fake.shape[axis] == 1) or statically_known_true(fake.stride(axis) == expected)
+        )
+        if (axis := next(inner, None)) is None:
+            return None
+        rest.remove(axis)
+        order.insert(0, axis)
+        expected = expected * fake.shape[axis]
+    return order
+
+
 def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
     """Returns whether a comparison of `left` with `right` provably holds for all sizes.
 

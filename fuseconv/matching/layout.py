@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.graph.proved_sizes import memory_order, same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.rulebook.refused import Refused
 
@@ -40,7 +40,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
     Args:
         changed: maps each replaced node to its new fake value.
         workspace: the graph in which the new strides are propagated.
-        restores: whether new strides may reach outputs that were contiguous, because the caller will call
+        restores: whether new strides may reach outputs that were dense, because the caller will call
             `restore_outputs`.
 
     Raises:
@@ -57,7 +57,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
             continue
         done.add(node)
         if node.op == "output":
-            if not (restores and all(_is_contiguous(operand) for operand in node.all_input_nodes if operand in fakes)):
+            if not (restores and all(_is_dense(operand) for operand in node.all_input_nodes if operand in fakes)):
                 raise Refused("outputs with unchanged strides", "an output with other strides")
             continue
         new = _relaid(node, fakes, workspace)
@@ -72,28 +72,37 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
 
 
 def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
-    """Copies each output of the program whose strides have changed to contiguous memory.
+    """Copies each output of the program whose strides have changed to memory with its former strides.
 
     Args:
         workspace: the graph, to which the copies are added.
         before: maps each output node to its fake value before the change. Outputs whose strides changed must have been
-            contiguous.
+            dense.
     """
     output = workspace.graph.output_node()
+
+    def called(op: Any, node: Node, *args: Any, **kwargs: Any) -> Node:
+        with workspace.graph.inserting_before(output):
+            made = workspace.create(op, (node, *args), kwargs, f"contiguous_{node.name}", {})
+        made.meta = {**node.meta, "val": workspace.run(op, (node.meta["val"], *args), kwargs)}
+        return made
+
     for node, old in before.items():
         now = workspace.current(node)
-        if _same_layout(now.meta["val"], old):
+        order = memory_order(old)
+        if _same_layout(now.meta["val"], old) or order is None:
             continue
-        kwargs = {"memory_format": torch.contiguous_format}
-        clone = torch.ops.aten.clone.default
-        with workspace.graph.inserting_before(output):
-            copy = workspace.create(clone, (now,), kwargs, f"contiguous_{now.name}", {})
-        copy.meta = {**now.meta, "val": workspace.run(clone, (now.meta["val"],), kwargs)}
+        clone, permute = torch.ops.aten.clone.default, torch.ops.aten.permute.default
+        if order == sorted(order):
+            copy = called(clone, now, memory_format=torch.contiguous_format)
+        else:
+            turned = called(clone, called(permute, now, order), memory_format=torch.contiguous_format)
+            copy = called(permute, turned, [order.index(axis) for axis in range(len(order))])
         output.replace_input_with(now, copy)
 
 
-def _is_contiguous(node: Node) -> bool:
-    return row_major(node.meta.get("val"))
+def _is_dense(node: Node) -> bool:
+    return memory_order(node.meta.get("val")) is not None
 
 
 def _relaid(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Relaid:

@@ -84,7 +84,7 @@ class Step:
         results: maps each replaced name of the pattern to the name of the node that it replaces.
         replace: the SSA lines of the replacement.
         strides: `any` if the strides of the replaced values may change; `restored` if outputs of the program whose
-            strides change are copied to contiguous memory.
+            strides change are copied to memory with their former strides.
         draws: `any` if the replaced values depend on random numbers and the replacement may use other random numbers.
         literals: pairs of a float of the program and the float of the rule that it matches, if they differ by more than
             the rounding error of the dtype. Omitted from plan.json if empty.

@@ -96,7 +96,7 @@ class RuleFields(BaseModel):
         examples: programs that the rule changes and programs that it must not change.
         strides: `same` if the replaced values must keep their strides. `any` if their strides may change, provided that
             all users accept the new strides. `restored` is like `any`, but outputs of the program whose strides would
-            change are copied to contiguous memory.
+            change are copied to memory with their former strides.
         draws: `same` if a dropout in the match must keep its random numbers. `any` if the replacement may use other
             random numbers of the same distribution.
         targets: the targets that the rule supports. If a conversion also writes another target, the matches of the rule
