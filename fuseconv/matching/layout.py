@@ -89,9 +89,10 @@ def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
 
     for node, old in before.items():
         now = workspace.current(node)
-        order = memory_order(old)
-        if _same_layout(now.meta["val"], old) or order is None:
+        if _same_layout(now.meta["val"], old):
             continue
+        order = memory_order(old)
+        assert order is not None, "relaid refuses to change the strides of an output that was not dense"
         clone, permute = torch.ops.aten.clone.default, torch.ops.aten.permute.default
         if order == sorted(order):
             copy = called(clone, now, memory_format=torch.contiguous_format)
