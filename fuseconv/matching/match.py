@@ -120,12 +120,14 @@ def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
         search = Search(index, pattern, anchor, read)
         refused: NearMiss | None = None
         for state in search.ways():
+            fits = False
             try:
                 found = candidate(index, pattern, state, read)
+                fits = True
                 outcome = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
                 return Found(outcome, None, frozenset(read))
             except Refused as problem:
-                refused = refused or search.refusal(problem)
+                refused = refused or search.refusal(problem, fits=fits)
         near = refused or search.nearest
         if nearest is None or near.found > nearest.found:
             nearest = near

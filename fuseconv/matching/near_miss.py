@@ -29,6 +29,7 @@ class NearMiss:
         words: a function that returns two strings: what the pattern expects and what the graph contains.
         refused: whether the whole pattern matches but may not be replaced.
         rejected: whether the match was rejected by its numerical test or by an unexpected error.
+        fits: whether the conditions of the rule hold, so that only what surrounds the match refuses it.
     """
 
     rule: Rule
@@ -39,6 +40,7 @@ class NearMiss:
     words: Words
     refused: bool = False
     rejected: bool = False
+    fits: bool = False
 
     @property
     def miss(self) -> Miss:

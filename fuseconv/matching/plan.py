@@ -293,13 +293,13 @@ def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str,
 def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
     """Yields the misses worth reporting: refused matches, long partial matches, and the nearest miss of each rule.
 
-    A miss is reported if at least two ops and half of the pattern matched. For the nearest miss of a rule, a third of
-    the pattern is enough. Of a canonical rule, only refused matches and the nearest miss are reported, because each
-    canonical rule matches one of many spellings.
+    A miss is reported if at least two ops and half of the pattern matched, or if only what surrounds a match of a
+    single op refuses it. For the nearest miss of a rule, a third of the pattern is enough. Of a canonical rule, only
+    refused matches and the nearest miss are reported, because each canonical rule matches one of many spellings.
     """
     for miss in misses:
         half = miss.found >= 2 and 2 * miss.found >= miss.ops
-        if half and (miss.refused or stage != "canonical"):
+        if (half and (miss.refused or stage != "canonical")) or (miss.fits and stage != "canonical"):
             yield miss
     yield from _nearest(misses)
 

@@ -11,6 +11,7 @@ pending comparison of a term with an argument in the graph. A state is the parti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from types import MappingProxyType
@@ -337,9 +338,10 @@ class Search:
             differs = at if isinstance(at, Node) else list(state.nodes.values())[-1]
             self.nearest = self.near(len(state.nodes), differs, words)
 
-    def refusal(self, problem: Refused) -> NearMiss:
+    def refusal(self, problem: Refused, *, fits: bool) -> NearMiss:
         """Returns the near miss for a subgraph that matches but must not be replaced."""
-        return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
+        near = self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
+        return replace(near, fits=fits)
 
     def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
         """Creates a near miss at this anchor, in which `found` ops match and the node `differs` does not."""

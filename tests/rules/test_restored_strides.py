@@ -50,3 +50,11 @@ def test_outputs_keep_their_strides(name: str, dtype: torch.dtype, default_rules
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     assert [op for op in called if op != "aten.sym_size.int"] == ops
     torch.testing.assert_close(programs.run(result), programs.run(program), check_stride=True)
+
+
+def test_an_output_that_is_not_dense_is_a_reason(default_rules: tuple[Rule, ...]) -> None:
+    module = programs.Function(
+        lambda m, x: F.conv1d(x.transpose(1, 2), m.w, padding=1).transpose(1, 2)[:, ::2], {"w": torch.randn(6, 8, 3)}
+    )
+    found = plan(programs.capture(module, torch.randn(2, 9, 8)), default_rules, device="cuda", targets=())
+    assert [(miss.rule, miss.expected) for miss in found.misses] == [("conv1d-alone", "outputs with unchanged strides")]
