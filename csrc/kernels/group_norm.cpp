@@ -1,12 +1,10 @@
 #include "kernels/group_norm.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "kernels/block.h"
-#include "kernels/buffer.h"
-#include "kernels/moments.h"
-#include "kernels/pointwise.h"
-#include "kernels/position.h"
+#include "kernels/group_positions.h"
+#include "kernels/group_rows.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -14,122 +12,116 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
-// A row is one group of one image. It has any strides in x. In y, it is dense or channels last.
-template <class T>
-struct GroupRows {
-  using A = Compute<T>;
+// The distance of the mean to the center, in standard deviations, beyond which the variance would lose precision.
+constexpr float kFar = 2;
 
-  const GroupNorm& norm;
-  const Loop& rows;    // operands: y, x
-  const Loop& within;  // the loop over a row; the same operands
-  int64_t elements;    // the number of elements in a row
-  int64_t channels;    // the number of channels in a row
-  int64_t span;        // the number of elements in a channel
-  BlockFunction<A> activate;
+// Computes a group norm in two passes over the parts of images, each on all threads: sums of the distances to a center,
+// and the results. The center is the mean of a few values. If that turns out to be far from the mean, the first pass is
+// repeated with the mean. Parts have a fixed size, so the results do not depend on the number of threads. With one part
+// for each unit, a thread makes all passes while the part is in its cache.
+//
+// `Units` is GroupRows, whose units are the groups of an image, or GroupPositions, whose units are images.
+template <class Units>
+class Passes {
+ public:
+  using A = typename Units::A;
 
-  void operator()(int64_t begin, int64_t end) const {
-    Buffer<A> row(elements);
-    for (Position position(rows, 2, begin); begin < end; ++begin, position.advance(1)) {
-      const int64_t* offsets = position.offsets();
-      const A* s = load_row(static_cast<const T*>(norm.x.data) + offsets[1], row.data());
-      const Moments<A> own = moments(s, elements, norm.eps, true);
-      const int64_t first_channel = begin % norm.groups * channels;
-      T* const y = static_cast<T*>(norm.y.data) + offsets[0];
-      if (is_channels_last(norm.y)) {
-        store_positions(s, own, first_channel, y);
-      } else {
-        store_row(s, own, first_channel, y);
-      }
-    }
-  }
+  Passes(CpuHost& host, const Units& units)
+      : host_(host),
+        units_(units),
+        totals_(static_cast<double*>(host.scratch(sizeof(double) * 2 * units.groups * units.count * units.parts))),
+        moments_(static_cast<Moments<A>*>(host.scratch(sizeof(Moments<A>) * units.groups * units.count))),
+        is_far_(static_cast<bool*>(host.scratch(sizeof(bool) * units.count))) {}
 
-  // Returns the row in the compute type: x itself if it is dense and has the compute type, otherwise the buffer, which
-  // is filled.
-  const A* load_row(const T* x, A* buffer) const {
-    const int64_t stride = within.strides[1][within.rank - 1];
-    if (within.rank == 1) {
-      return load_block(x, stride, elements, buffer);
-    }
-    Position position(within, 2, 0);
-    for (int64_t done = 0; done < elements;) {
-      const int64_t n = position.left();
-      const A* run = load_block(x + position.offsets()[1], stride, n, buffer + done);
-      if (run != buffer + done) {
-        std::copy_n(run, n, buffer + done);
-      }
-      position.advance(n);
-      done += n;
-    }
-    return buffer;
-  }
-
-  static A at(const std::optional<In>& vector, int64_t channel, A absent) {
-    return vector ? widen(static_cast<const T*>(vector->data)[channel * vector->strides[0]]) : absent;
-  }
-
-  // Computes n results from elements of a row, each with a scale and a shift of its own.
-  void normalise(const A* s, const Moments<A>& moments, const A* scale, const A* shift, A* values, int64_t n) const {
-    const auto [center, correction, factor] = moments;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      values[i] = (s[i] - center - correction) * scale[i] + shift[i];
-    }
-    if (norm.activation != Activation::none) {
-      const A* in_place = values;
-      activate(&norm.activation, values, &in_place, n);
-    }
-  }
-
-  // Stores a row of which the channels of a position are adjacent in s and y, some positions at a time.
-  void store_positions(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
-    const int64_t most = std::max<int64_t>(kBlock / channels, 1) * channels;
-    Buffer<A> buffers(3 * most);
-    A *const scale = buffers.data(), *const shift = scale + most, *const values = shift + most;
-    for (int64_t i = 0; i < most; ++i) {
-      scale[i] = moments.factor * at(norm.weight, first_channel + i % channels, A(1));
-      shift[i] = at(norm.bias, first_channel + i % channels, A(0));
-    }
-    for (int64_t start = 0; start < elements; start += most) {
-      const int64_t n = std::min(most, elements - start);
-      normalise(s + start, moments, scale, shift, values, n);
-      for (int64_t i = 0; i < n; i += channels, y += norm.x.sizes[1]) {
-        std::transform(values + i, values + i + channels, y, [](A value) { return narrow<T>(value); });
-      }
-    }
-  }
-
-  void store_row(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
-    alignas(64) A block[kBlock], scale[kBlock], shift[kBlock];
-    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if they share one
-    for (int64_t start = 0; start < elements; start += kBlock) {
-      const int64_t n = std::min(kBlock, elements - start);
-      const int64_t first = start / span, last = (start + n - 1) / span;
-      if (first != last || first != filled) {
-        for (int64_t channel = first, i = 0; channel <= last; ++channel) {
-          // A channel that ends beyond the block fills the rest of the block, because the next block may belong to it
-          // too.
-          const int64_t stop = std::min((channel + 1) * span - start, kBlock);
-          std::fill(scale + i, scale + stop, moments.factor * at(norm.weight, first_channel + channel, A(1)));
-          std::fill(shift + i, shift + stop, at(norm.bias, first_channel + channel, A(0)));
-          i = stop;
+  void run() {
+    if (units_.parts == 1) {
+      parallel(units_.count, [](const Passes& passes, auto& scratch, int64_t unit) {
+        passes.guess_centers(scratch, unit);
+        passes.add_distances(scratch, unit);
+        passes.find_moments(unit);
+        if (passes.is_far_[unit]) {
+          passes.add_distances(scratch, unit);
+          passes.find_moments(unit);
         }
-        filled = first == last ? first : -1;
+        passes.store(scratch, unit);
+      });
+      return;
+    }
+    const int64_t parts = units_.count * units_.parts;
+    parallel(units_.count,
+             [](const Passes& passes, auto& scratch, int64_t unit) { passes.guess_centers(scratch, unit); });
+    const auto find = [&] {
+      parallel(parts, [](const Passes& passes, auto& scratch, int64_t part) { passes.add_distances(scratch, part); });
+      parallel(units_.count, [](const Passes& passes, auto&, int64_t unit) { passes.find_moments(unit); });
+    };
+    find();
+    if (std::find(is_far_, is_far_ + units_.count, true) != is_far_ + units_.count) {
+      find();
+    }
+    parallel(parts, [](const Passes& passes, auto& scratch, int64_t part) { passes.store(scratch, part); });
+  }
+
+ private:
+  using Scratch = typename Units::Scratch;
+
+  // Calls the step, which captures nothing, for each index.
+  template <class Step>
+  void parallel(int64_t count, Step) {
+    const int64_t grain = std::max<int64_t>(1, kGrain * units_.parts / (units_.groups * units_.size));
+    host_.parallel_for(
+        count, grain,
+        [](int64_t begin, int64_t end, void* context) {
+          const Passes& passes = *static_cast<const Passes*>(context);
+          Scratch scratch(passes.units_);
+          for (; begin < end; ++begin) {
+            Step{}(passes, scratch, begin);
+          }
+        },
+        this);
+  }
+
+  Moments<A>* moments_of_unit(int64_t unit) const { return moments_ + unit * units_.groups; }
+
+  // The sums of a part: two for each group.
+  double* totals_of_part(int64_t part) const { return totals_ + part * 2 * units_.groups; }
+
+  void guess_centers(Scratch& scratch, int64_t unit) const {
+    units_.guess_centers(scratch, unit, moments_of_unit(unit));
+  }
+
+  void add_distances(Scratch& scratch, int64_t part) const {
+    const int64_t unit = part / units_.parts;
+    units_.add_distances(scratch, unit, part % units_.parts, moments_of_unit(unit), totals_of_part(part));
+  }
+
+  // Computes the moments of a unit, of which the center is the mean, rounded.
+  void find_moments(int64_t unit) const {
+    is_far_[unit] = false;
+    for (int64_t group = 0; group < units_.groups; ++group) {
+      double distances[2] = {0, 0};
+      for (int64_t part = unit * units_.parts; part < (unit + 1) * units_.parts; ++part) {
+        distances[0] += totals_of_part(part)[2 * group];
+        distances[1] += totals_of_part(part)[2 * group + 1];
       }
-      A* values = result_block(y + start, 1, block);
-      normalise(s + start, moments, scale, shift, values, n);
-      store_block(values, y + start, 1, n);
+      Moments<A>& own = moments_of_unit(unit)[group];
+      const auto [center, correction, factor] = moments_of(own.center, distances, units_.size, units_.norm.eps);
+      const double mean = center + distances[0] / units_.size;
+      own = {static_cast<A>(mean), static_cast<A>(mean - static_cast<A>(mean)), factor};
+      is_far_[unit] |= std::abs(correction * factor) > kFar;
     }
   }
-};
 
-// Returns the loop over the dims [begin, end) of the tensors.
-Loop loop_over(const Spec& y, const Spec& x, int begin, int end) {
-  const auto dims = [&](const Spec& tensor) {
-    return In{nullptr, tensor.dtype, end - begin, tensor.sizes + begin, tensor.strides + begin};
-  };
-  const In result = dims(y);
-  return element_loop({nullptr, result.dtype, result.rank, result.sizes, result.strides}, {dims(x)});
-}
+  void store(Scratch& scratch, int64_t part) const {
+    const int64_t unit = part / units_.parts;
+    units_.store(scratch, unit, part % units_.parts, moments_of_unit(unit));
+  }
+
+  CpuHost& host_;
+  const Units& units_;
+  double* totals_;
+  Moments<A>* moments_;
+  bool* is_far_;  // of each unit, whether a center was far from the mean
+};
 
 }  // namespace
 
@@ -137,17 +129,12 @@ void group_norm(CpuHost& host, const GroupNorm& norm) {
   if (element_count(norm.x) == 0) {
     return;
   }
-  const Spec x = grouped(norm.x, norm.groups), y = grouped(norm.y, norm.groups);
-  const Loop rows = loop_over(y, x, 0, 2), within = loop_over(y, x, 2, y.rank);
   dispatch(norm.x.dtype, [&]<class T>(T) {
-    BlockFunction<Compute<T>> activate = nullptr;
-    dispatch(norm.activation, [&]<class Act>(Act) { activate = &activated_block<Act, Compute<T>>; });
-    const int64_t elements = within.count();
-    GroupRows<T> groups{norm, rows, within, elements, x.sizes[2], elements / x.sizes[2], activate};
-    host.parallel_for(
-        rows.count(), std::max<int64_t>(1, kGrain / elements),
-        [](int64_t begin, int64_t end, void* context) { (*static_cast<const GroupRows<T>*>(context))(begin, end); },
-        &groups);
+    if (is_channels_last(norm.x)) {
+      Passes(host, GroupPositions<T>(norm)).run();
+    } else {
+      Passes(host, GroupRows<T>(norm)).run();
+    }
   });
 }
 

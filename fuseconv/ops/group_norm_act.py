@@ -115,6 +115,10 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     image = draw(2, 12, 4, 8)
     images = draw(2, 12, 4, 6).contiguous(memory_format=torch.channels_last)
 
+    stepped, long_stepped = draw(2, 12, 40, 32), draw(2, 12, 129, 65)  # the first values are far from the mean
+    stepped[:, 1:] += 100
+    long_stepped[:, :, 8:] += 100
+
     def last(*sizes: int) -> Tensor:
         return channels_last(draw(*sizes))
 
@@ -141,6 +145,9 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("aligned_long_rows", (draw(1, 12, 128, 64), 2, weight, bias, 1e-5, "silu")),
         Sample("far_from_zero", (image + 100, 3, weight, bias, 1e-5, "relu")),
         Sample("constant", (torch.ones_like(image), 3, weight, bias, 1e-5, "relu")),
+        Sample("stepped", (stepped, 1, weight, bias, 1e-5, "relu")),
+        Sample("long_stepped", (long_stepped, 4, weight, bias, 1e-5, "relu")),
+        Sample("channels_last_stepped", (channels_last(long_stepped), 4, weight, bias, 1e-5, "relu")),
         Sample("permuted", (draw.permuted(4, 12, 6, 5), 4, weight, bias, 1e-5, "silu")),
         *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ("none", "gelu")),
         *(
