@@ -1,10 +1,10 @@
 """Rows of models under changing sizes: one bundle, and what users would run instead, at random sizes of its ranges.
 
-Every contestant of bench/contestants.py is built and loaded in one process. Ours are called first: what the process
-has to load or to find out at a size, such as a plan of cuDNN, is theirs to pay, and the peers find it. `first` is the
-mean wall clock of a call of a size that the contestant has not seen, in milliseconds, and `first_median` and
-`first_worst` are the median and the longest of these calls; `targets` and `peers` are the mean of the same calls later,
-in rounds. Bundles are loaded as by default, so with CUDA graphs where they pay.
+`targets` and `peers` are the mean wall clock of the calls, in milliseconds, in a process in which every contestant of
+bench/contestants.py is loaded and has had all sizes. `first` is the mean of the same calls in a process of the
+contestant's own that has had none of the sizes, and `first_median` and `first_worst` are their median and the longest:
+in one process, plans that one contestant lets cuDNN make would be found by the next. Bundles are loaded as by default,
+so with CUDA graphs where they pay.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import artifact
-import torch
+from apart import apart
 from clock import AGAIN, in_turn, noise, ratio
-from contestants import OURS, PEERS, Server
+from contestants import OURS, PEERS, Server, contestants
 from record import Row, reason
 from replay import replayed
 from rows import NOT_ASKED, summarized
@@ -27,9 +28,9 @@ from served import Served, cut
 from traffic import Ranges, Size, Traffic, outside
 from zoo_parts import Axis, Entry, Inputs
 
-from fuseconv.runtime.model import load
-
 SIZES = 20
+
+Seconds = tuple[float, ...]
 
 
 def sizes(ranges: Ranges, count: int = SIZES) -> tuple[Size, ...]:
@@ -58,60 +59,76 @@ def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     """
     served = Served(entry.name, dtype, arguments.layers, arguments.device)
     made = artifact.converted(served.entry, dtype, arguments, scratch, changing=True)
+    chosen = contestants(made.targets, arguments.peers)
+    folders = {name: scratch if name.startswith(OURS) else scratch / one.folder for name, one in chosen.items()}
     servers: dict[str, Server] = {}
-    absent: dict[str, str] = {}
-    for name, one in PEERS.items():
-        if name not in arguments.peers:
-            absent[name] = NOT_ASKED
-            continue
-        (scratch / one.folder).mkdir()
+    absent = {name: NOT_ASKED for name in PEERS if name not in arguments.peers}
+    for name in arguments.peers:
+        folders[name].mkdir()
         try:
-            one.build(served, scratch / one.folder)
-            servers[name] = one.load(served, scratch / one.folder)()
+            chosen[name].build(served, folders[name])
+            servers[name] = chosen[name].load(served, folders[name])()
         except Exception as error:  # noqa: BLE001 - that a tool fails is a result
             absent[name] = reason(error)
     largest = tuple(one.to(arguments.device) for one in served.inputs())
 
     def measure() -> Row:
         artifact.tuned(made.bundle, arguments)
-        ours = {OURS + target: load(made.bundle, target) for target in made.targets}
-        row = timed({**ours, **servers}, served, largest, arguments.rounds)
-        row["peers_absent"] |= absent
+        ours = {name: chosen[name].load(served, folders[name])() for name in chosen if name.startswith(OURS)}
+        calls = ours | servers
+        first = {}
+        for name in list(calls):
+            try:
+                first[name] = apart(first_calls, served, chosen[name].load, folders[name])
+            except Exception as error:
+                if name in ours:
+                    raise
+                absent[name] = reason(error)
+                del calls[name]
+        row = timed(calls, first, served, largest, arguments.rounds)
+        row["peers_absent"] = absent
         about = {"shape": shape(served.axes), "targets_absent": made.skipped, "peers_off": {}}
         return made.row() | about | summarized(row)
 
     return measure
 
 
-def timed(calls: dict[str, Server], served: Served, largest: Inputs, rounds: int) -> Row:
-    """Returns the figures of calls by name, ours first."""
+def inputs_of(served: Served, largest: Inputs, traffic: Traffic) -> dict[Size, Inputs]:
+    """Returns the inputs of each size of the traffic, and of the size that no traffic has."""
+    return {size: cut(largest, served.axes, size) for size in {*traffic.sizes, outside(served.ranges)}}
+
+
+def first_calls(served: Served, load: Callable[[Served, Path], Callable[[], Server]], folder: Path) -> Seconds:
+    """Loads a contestant in this process, calls it twice, and returns the seconds of its first call of each size."""
+    warnings.simplefilter("ignore")
+    start, traffic = load(served, folder), Traffic(sizes(served.ranges))
+    inputs = inputs_of(served, tuple(one.to(served.device) for one in served.inputs()), traffic)
+    call = start()
+    replayed(call, Traffic((outside(served.ranges),) * 2), inputs, served.device)
+    return replayed(call, traffic, inputs, served.device).seconds
+
+
+def timed(
+    calls: Mapping[str, Server], first: Mapping[str, Seconds], served: Served, largest: Inputs, rounds: int
+) -> Row:
+    """Returns the figures of calls by name, ours first, with the seconds of their first calls."""
     traffic = Traffic(sizes(served.ranges))
-    inputs = {size: cut(largest, served.axes, size) for size in {*traffic.sizes, outside(served.ranges)}}
+    inputs = inputs_of(served, largest, traffic)
 
-    def milliseconds(call: Server, some: Traffic) -> float:
-        return replayed(call, some, inputs, served.device).busy * 1e3 / len(some.sizes)
+    def milliseconds(call: Server) -> float:
+        return replayed(call, traffic, inputs, served.device).busy * 1e3 / len(traffic.sizes)
 
-    first: dict[str, tuple[float, ...]] = {}
-    absent = {}
-    for name, call in calls.items():
-        if served.device == "cuda":
-            torch.cuda.empty_cache()  # each pays for memory of its own
-        try:
-            milliseconds(call, Traffic((outside(served.ranges),) * 2))
-            first[name] = tuple(one * 1e3 for one in replayed(call, traffic, inputs, served.device).seconds)
-        except Exception as error:
-            if name.startswith(OURS):
-                raise
-            absent[name] = reason(error)
-    run = {name: calls[name] for name in first}
-    again = next(iter(run))
-    samplers = {name: partial(milliseconds, call, traffic) for name, call in {**run, AGAIN: run[again]}.items()}
+    for call in calls.values():
+        milliseconds(call)
+    again = next(iter(calls))
+    samplers = {name: partial(milliseconds, call) for name, call in {**calls, AGAIN: calls[again]}.items()}
     times = in_turn(samplers, rounds)
-    ms = {name: statistics.median(times[name]) for name in run}
-    targets = [name for name in run if name.startswith(OURS)]
-    peers = [name for name in run if name not in targets]
+    ms = {name: statistics.median(times[name]) for name in calls}
+    targets = [name for name in calls if name.startswith(OURS)]
+    peers = [name for name in calls if name not in targets]
     best = min(targets, key=ms.__getitem__)
-    mean = {name: statistics.mean(values) for name, values in first.items()}
+    new = {name: [one * 1e3 for one in seconds] for name, seconds in first.items()}
+    mean = {name: statistics.mean(values) for name, values in new.items()}
     first_peer = min((mean[name] for name in peers), default=None)
     return {
         "targets": {name.removeprefix(OURS): ms[name] for name in targets},
@@ -119,9 +136,8 @@ def timed(calls: dict[str, Server], served: Served, largest: Inputs, rounds: int
         "peers": {name: ms[name] for name in peers},
         "ratios": {name: ratio(times, name, best) for name in peers},
         "first": mean,
-        "first_median": {name: statistics.median(values) for name, values in first.items()},
-        "first_worst": {name: max(values) for name, values in first.items()},
+        "first_median": {name: statistics.median(values) for name, values in new.items()},
+        "first_worst": {name: max(values) for name, values in new.items()},
         "first_ratio": first_peer / mean[best] if first_peer else None,
-        "peers_absent": absent,
         "noise": noise(times, again),
     }

@@ -2,6 +2,7 @@
 // Compiled once per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -37,6 +38,15 @@ const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* 
     }
   }
   return buffer;
+}
+
+// Stores n elements, which start at x and are `stride` apart, in the buffer, in the compute type.
+template <class T>
+void copy_block(const T* x, int64_t stride, int64_t n, Compute<T>* buffer) {
+  const Compute<T>* const values = load_block(x, stride, n, buffer);
+  if (values != buffer) {
+    std::copy_n(values, n, buffer);
+  }
 }
 
 // Returns the memory into which a kernel writes its results for elements at y, `stride` apart. Returns y itself if the

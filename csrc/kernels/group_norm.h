@@ -42,6 +42,8 @@ inline void check_group_norm(const char* op, In x, int64_t groups, const std::op
   }
 }
 
+inline namespace FUSECONV_ISA {
+
 // Views a tensor [N, C, ...] as [N, groups, C / groups, ...].
 inline Spec grouped(In x, int64_t groups) {
   Spec view{x.dtype, x.rank + 1, {}, {}};
@@ -54,8 +56,6 @@ inline Spec grouped(In x, int64_t groups) {
   view.strides[1] = x.strides[1] * view.sizes[2];
   return view;
 }
-
-inline namespace FUSECONV_ISA {
 
 void group_norm(CpuHost& host, const GroupNorm& norm);
 

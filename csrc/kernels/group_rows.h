@@ -152,10 +152,7 @@ class GroupRows {
     Position position(within_, 2, own.begin);
     for (int64_t done = 0; done < own.n;) {
       const int64_t n = std::min(position.left(), own.n - done);
-      const A* const run = load_block(x + position.offsets()[1], stride, n, buffer + done);
-      if (run != buffer + done) {
-        std::copy_n(run, n, buffer + done);
-      }
+      copy_block(x + position.offsets()[1], stride, n, buffer + done);
       position.advance(n);
       done += n;
     }

@@ -11,6 +11,19 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
+// Returns the sum of the lanes of a vector of `Lanes` values, a power of two.
+template <class A, int Lanes, class Vector>
+A sum_lanes(const Vector& vector) {
+  if constexpr (Lanes == 2) {
+    return vector[0] + vector[1];
+  } else {
+    typedef A Half __attribute__((vector_size(Lanes / 2 * sizeof(A))));
+    Half halves[2];
+    std::memcpy(halves, &vector, sizeof halves);
+    return sum_lanes<A, Lanes / 2>(halves[0] + halves[1]);
+  }
+}
+
 // totals[k] = sum over i of terms(s[i])[k]. `terms(x, t)` sets t[0] .. t[Sums - 1] from x. It is called with scalars
 // and with vectors (GNU vector extensions) of A.
 //
@@ -57,14 +70,7 @@ void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
       for (int chain = 1; chain < kChains; ++chain) {
         chains[0][k] += chains[chain][k];
       }
-      A lanes[kLanes];
-      std::memcpy(lanes, &chains[0][k], sizeof lanes);
-      for (int width = kLanes / 2; width > 0; width /= 2) {
-        for (int lane = 0; lane < width; ++lane) {
-          lanes[lane] += lanes[lane + width];
-        }
-      }
-      totals[k] += lanes[0] + rest[k];
+      totals[k] += sum_lanes<A, kLanes>(chains[0][k]) + rest[k];
     }
   }
 }
