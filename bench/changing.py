@@ -14,13 +14,14 @@ import random
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import artifact
-from apart import apart
+from apart import process
 from clock import AGAIN, in_turn, noise, ratio
-from contestants import OURS, PEERS, Server, contestants
+from contestants import OURS, PEERS, Contestant, Server, contestants
 from record import Row, reason
 from replay import replayed
 from rows import NOT_ASKED, summarized
@@ -62,26 +63,36 @@ def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     chosen = contestants(made.targets, arguments.peers)
     folders = {name: scratch if name.startswith(OURS) else scratch / one.folder for name, one in chosen.items()}
     servers: dict[str, Server] = {}
+    own: dict[str, ProcessPoolExecutor] = {}  # the process of each for its first calls
     absent = {name: NOT_ASKED for name in PEERS if name not in arguments.peers}
+    largest = tuple(one.to(arguments.device) for one in served.inputs())
     for name in arguments.peers:
         folders[name].mkdir()
         try:
             chosen[name].build(served, folders[name])
-            servers[name] = chosen[name].load(served, folders[name])()
+            servers[name] = loaded(served, chosen[name], folders[name], largest)
+            own[name] = process()
+            own[name].submit(begin, served, chosen[name], folders[name]).result()
         except Exception as error:  # noqa: BLE001 - that a tool fails is a result
             absent[name] = reason(error)
-    largest = tuple(one.to(arguments.device) for one in served.inputs())
+            servers.pop(name, None)
 
     def measure() -> Row:
         artifact.tuned(made.bundle, arguments)
-        ours = {name: chosen[name].load(served, folders[name])() for name in chosen if name.startswith(OURS)}
-        calls = ours | servers
-        first = {}
+        calls, first = {}, {}
+        for name in chosen:
+            if name.startswith(OURS):  # of which nothing is kept before its tactics are measured
+                calls[name] = loaded(served, chosen[name], folders[name], largest)
+                own[name] = process()
+                own[name].submit(begin, served, chosen[name], folders[name]).result()
+            elif name in servers:
+                calls[name] = servers[name]
         for name in list(calls):
             try:
-                first[name] = apart(first_calls, served, chosen[name].load, folders[name])
+                with own[name] as pool:
+                    first[name] = pool.submit(first_calls, served).result()
             except Exception as error:
-                if name in ours:
+                if name.startswith(OURS):
                     raise
                 absent[name] = reason(error)
                 del calls[name]
@@ -93,19 +104,35 @@ def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     return measure
 
 
-def inputs_of(served: Served, largest: Inputs, traffic: Traffic) -> dict[Size, Inputs]:
-    """Returns the inputs of each size of the traffic, and of the size that no traffic has."""
-    return {size: cut(largest, served.axes, size) for size in {*traffic.sizes, outside(served.ranges)}}
+def loaded(served: Served, one: Contestant, folder: Path, largest: Inputs) -> Server:
+    """Loads a contestant, and calls it twice with the size that no traffic has. torch.compile compiles then."""
+    call = one.load(served, folder)()
+    first = outside(served.ranges)
+    replayed(call, Traffic((first,) * 2), {first: cut(largest, served.axes, first)}, served.device)
+    return call
 
 
-def first_calls(served: Served, load: Callable[[Served, Path], Callable[[], Server]], folder: Path) -> Seconds:
-    """Loads a contestant in this process, calls it twice, and returns the seconds of its first call of each size."""
+begun: list[tuple[Server, Inputs]] = []
+"""What `begin` leaves for `first_calls` in the process of a contestant."""
+
+
+def begin(served: Served, one: Contestant, folder: Path) -> None:
+    """Loads a contestant in this process."""
     warnings.simplefilter("ignore")
-    start, traffic = load(served, folder), Traffic(sizes(served.ranges))
-    inputs = inputs_of(served, tuple(one.to(served.device) for one in served.inputs()), traffic)
-    call = start()
-    replayed(call, Traffic((outside(served.ranges),) * 2), inputs, served.device)
-    return replayed(call, traffic, inputs, served.device).seconds
+    largest = tuple(one.to(served.device) for one in served.inputs())
+    begun.append((loaded(served, one, folder, largest), largest))
+
+
+def first_calls(served: Served) -> Seconds:
+    """Returns the seconds of the first call of each size in this process."""
+    call, largest = begun.pop()
+    traffic = Traffic(sizes(served.ranges))
+    return replayed(call, traffic, inputs_of(served, largest, traffic), served.device).seconds
+
+
+def inputs_of(served: Served, largest: Inputs, traffic: Traffic) -> dict[Size, Inputs]:
+    """Returns the inputs of each size of the traffic."""
+    return {size: cut(largest, served.axes, size) for size in traffic.sizes}
 
 
 def timed(
