@@ -1,6 +1,7 @@
-"""Times ops on transposed operands beside contiguous ones, a copy, and eager PyTorch on the same operands, on CUDA.
+"""Times ops on transposed operands beside contiguous ones, a copy, and eager PyTorch on the same operands.
 
     python bench/layouts.py bench/results/h200_layouts.json
+    python bench/layouts.py bench/results/cpu_layouts.json --device cpu
 
 A transposed operand [B, S, C] has S innermost in memory, as after `x.transpose(1, 2)`, which mixers and convolutions
 give. `copy` copies a contiguous tensor of the size of x: what no kernel that reads x and writes as much can beat.
@@ -9,6 +10,7 @@ give. `copy` copies a contiguous tensor of the size of x: what no kernel that re
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 from collections.abc import Callable
@@ -26,8 +28,12 @@ from fuseconv import ops
 
 ROUNDS = 9
 KEY = ("op", "dtype", "shape")
-SHAPES = ((64, 196, 768), (64, 3136, 96), (16, 1024, 1024), (32, 197, 768), (64, 784, 192))
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+SHAPES = {
+    "cuda": ((64, 196, 768), (64, 3136, 96), (16, 1024, 1024), (32, 197, 768), (64, 784, 192)),
+    "cpu": ((1, 196, 768), (1, 3136, 96), (1, 4096, 320), (8, 196, 320)),
+}
+DTYPES = {"cuda": (torch.float16, torch.bfloat16, torch.float32), "cpu": (torch.bfloat16, torch.float32)}
+GROUPS = (1, 32)  # of a group norm
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,13 @@ OPS: dict[str, tuple[Op, Op]] = {
         lambda x, o: ops.add_layer_norm(o.other, x, o.scale, o.bias, 1e-5),
         lambda x, o: functional.layer_norm(o.other + x, o.scale.shape, o.scale, o.bias),
     ),
+    **{
+        f"group_norm_act of {groups}": (
+            lambda x, o, groups=groups: ops.group_norm_act(x.movedim(-1, 1), groups, o.scale, o.bias, 1e-5, "none"),
+            lambda x, o, groups=groups: functional.group_norm(x.movedim(-1, 1), groups, o.scale, o.bias),
+        )
+        for groups in GROUPS
+    },
     "add_relu": (lambda x, o: ops.add_relu(o.other, x), lambda x, o: torch.relu(o.other + x)),
     "linear_act": (
         lambda x, o: ops.linear_act(x, o.weight, o.bias, act="gelu"),
@@ -62,13 +75,13 @@ OPS: dict[str, tuple[Op, Op]] = {
 """Ours and eager PyTorch's."""
 
 
-def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> Row:
+def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int], device: str) -> Row:
     """Returns the row of an op."""
     batch, rows, columns = shape
     ours, eager = OPS[name]
 
     def normal(*sizes: int) -> Tensor:
-        return torch.randn(sizes, device="cuda", dtype=dtype)
+        return torch.randn(sizes, device=device, dtype=dtype)
 
     def draw() -> Operands:
         transposed = normal(batch, columns, rows).transpose(1, 2)
@@ -76,7 +89,7 @@ def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> Row:
         return Operands(transposed, normal(*shape), normal(*shape), *parameters)
 
     moved = 2 * batch * rows * columns * dtype.itemsize
-    sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
+    sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved) if device == "cuda" else 0))]
 
     def on(op: Op, layout: str) -> list[Call]:
         def call(operands: Operands) -> Call:
@@ -92,7 +105,7 @@ def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> Row:
         "eager_contiguous": on(eager, "contiguous"),
         "copy": on(lambda x, _: x.clone(), "contiguous"),
     }
-    times = microseconds(calls, "cuda", ROUNDS)
+    times = microseconds(calls, device, ROUNDS)
     us = {peer: round(statistics.median(values), 2) for peer, values in times.items() if peer != AGAIN}
     kind = str(dtype).removeprefix("torch.")
     return {"op": name, "dtype": kind, "shape": list(shape), "us": us, "noise": round(noise(times, "transposed"), 4)}
@@ -103,14 +116,14 @@ def main() -> None:
     os.environ.setdefault("FUSECONV_TIMING", "on")  # as in a bundle, whose tactics are measured
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     arguments = parser.parse_args()
     with torch.no_grad():
         for name in OPS:
-            for dtype in DTYPES:
-                for shape in SHAPES:
-                    row = measure(name, dtype, shape)
-                    print(row, flush=True)
-                    write(arguments.out, [row], machine("cuda"), KEY)
+            for dtype, shape in itertools.product(DTYPES[arguments.device], SHAPES[arguments.device]):
+                row = measure(name, dtype, shape, arguments.device)
+                print(row, flush=True)
+                write(arguments.out, [row], machine(arguments.device), KEY)
 
 
 if __name__ == "__main__":

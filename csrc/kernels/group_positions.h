@@ -39,7 +39,7 @@ class GroupPositions {
         groups(norm.groups),
         count(norm.x.sizes[0]),
         size(element_count(norm.x) / (count * groups)),
-        parts((size * groups + kGroupPart - 1) / kGroupPart),
+        parts(std::max<int64_t>(1, size * groups / kGroupPart)),
         channels_(norm.x.sizes[1]),
         places_(loop_over(copy_of(norm.y), copy_of(norm.x), 2, norm.x.rank)),
         is_dense_(places_.rank == 1 && places_.strides[1][0] == channels_),

@@ -13,7 +13,8 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// The elements of a part of a unit. They fit in the L2 cache, and adding them takes longer than waking a thread.
+// The least number of elements of a part of a unit with several parts. Twice as many fit in the L2 cache, and adding
+// them takes longer than waking a thread.
 inline constexpr int64_t kGroupPart = 32768;
 
 // Returns the loop over the dims [begin, end) of two tensors.
@@ -62,7 +63,7 @@ class GroupRows {
 
   // A part in the compute type. `begin` is its first element in the row, and `y` the row's place in y.
   struct Scratch {
-    explicit Scratch(const GroupRows& rows) : buffer(std::min(kGroupPart, rows.size)) {}
+    explicit Scratch(const GroupRows& rows) : buffer((rows.size + rows.parts - 1) / rows.parts) {}
     Buffer<A> buffer;
     int64_t unit = -1, part = -1, begin = 0, n = 0;
     const A* values = nullptr;
@@ -77,7 +78,7 @@ class GroupRows {
       : norm(norm),
         count(norm.x.sizes[0] * norm.groups),
         size(element_count(norm.x) / count),
-        parts((size + kGroupPart - 1) / kGroupPart),
+        parts(std::max<int64_t>(1, size / kGroupPart)),
         x_(grouped(norm.x, norm.groups)),
         y_(grouped(norm.y, norm.groups)),
         rows_(loop_over(y_, x_, 0, 2)),
@@ -101,28 +102,34 @@ class GroupRows {
     load(own, unit, part);
     const auto [center, correction, factor] = *moments;
     const int64_t channels = x_.sizes[2], span = size / channels, first_channel = unit % norm.groups * channels;
-    alignas(64) A block[kBlock], scale[kBlock], shift[kBlock];
-    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if they share one
-    for (int64_t start = 0; start < own.n; start += kBlock) {
-      const int64_t n = std::min(kBlock, own.n - start), place = own.begin + start;
-      const int64_t first = place / span, last = (place + n - 1) / span;
-      if (first != last || first != filled) {
-        for (int64_t channel = first, i = 0; channel <= last; ++channel) {
-          // A channel that ends beyond the block fills the rest of the block, because the next block may belong to it
-          // too.
-          const int64_t stop = std::min((channel + 1) * span - place, kBlock);
-          const A own_scale = factor * affine_.weight(first_channel + channel);
-          std::fill(scale + i, scale + stop, own_scale);
-          std::fill(shift + i, shift + stop, affine_.bias(first_channel + channel) - correction * own_scale);
-          i = stop;
-        }
-        filled = first == last ? first : -1;
-      }
+    const auto scale_of = [&](int64_t channel) { return factor * affine_.weight(first_channel + channel); };
+    const auto shift_of = [&](int64_t channel, A scale) {
+      return affine_.bias(first_channel + channel) - correction * scale;
+    };
+    alignas(64) A block[kBlock], scales[kBlock], shifts[kBlock];
+    for (int64_t start = 0, n; start < own.n; start += n) {
+      const int64_t place = own.begin + start, channel = place / span, left = (channel + 1) * span - place;
+      n = std::min({kBlock, own.n - start, span < kShort ? kBlock : left});
       const A* const s = own.values + start;
       A* const values = result_block(own.y + place, 1, block);
+      if (n <= left) {
+        const A scale = scale_of(channel), shift = shift_of(channel, scale);
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        values[i] = (s[i] - center) * scale[i] + shift[i];
+        for (int64_t i = 0; i < n; ++i) {
+          values[i] = (s[i] - center) * scale + shift;
+        }
+      } else {
+        for (int64_t i = 0, own_channel = channel, stop = left; i < n; ++own_channel, stop += span) {
+          const A scale = scale_of(own_channel), shift = shift_of(own_channel, scale);
+          for (; i < std::min(stop, n); ++i) {
+            scales[i] = scale;
+            shifts[i] = shift;
+          }
+        }
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          values[i] = (s[i] - center) * scales[i] + shifts[i];
+        }
       }
       affine_.activate(values, n);
       store_block(values, own.y + place, 1, n);
@@ -130,6 +137,8 @@ class GroupRows {
   }
 
  private:
+  static constexpr int64_t kShort = 64;  // elements of a channel, below which a block has several channels
+
   // Loads a part, unless it was the last one that was loaded.
   void load(Scratch& own, int64_t unit, int64_t part) const {
     if (own.unit == unit && own.part == part) {
@@ -137,8 +146,8 @@ class GroupRows {
     }
     own.unit = unit;
     own.part = part;
-    own.begin = part * kGroupPart;
-    own.n = std::min(kGroupPart, size - own.begin);
+    own.begin = size * part / parts;
+    own.n = size * (part + 1) / parts - own.begin;
     const Position row(rows_, 2, unit);
     own.y = static_cast<T*>(norm.y.data) + row.offsets()[0];
     const T* const x = static_cast<const T*>(norm.x.data) + row.offsets()[1];
