@@ -2,9 +2,10 @@
 
 `targets` and `peers` are the mean wall clock of the calls, in milliseconds, in a process in which every contestant of
 bench/contestants.py is loaded and has had all sizes. `first` is the mean of the same calls in a process of the
-contestant's own that has had none of the sizes, and `first_median` and `first_worst` are their median and the longest:
-in one process, plans that one contestant lets cuDNN make would be found by the next. Bundles are loaded as by default,
-so with CUDA graphs where they pay.
+contestant's own, and `first_median` and `first_worst` are their median and the longest: in one process, the next
+contestant would find plans that cuDNN made for the first. Before, that process has called the contestant three times at
+another size, and our `load` has warmed up as it does by default. Bundles are loaded as by default, so with CUDA graphs
+where they pay.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import artifact
+import torch
 from apart import process
 from clock import AGAIN, in_turn, noise, ratio
 from contestants import OURS, PEERS, Contestant, Server, contestants
@@ -60,43 +63,45 @@ def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     """
     served = Served(entry.name, dtype, arguments.layers, arguments.device)
     made = artifact.converted(served.entry, dtype, arguments, scratch, changing=True)
-    chosen = contestants(made.targets, arguments.peers)
+    asked = [name for name in PEERS if name in arguments.peers]
+    chosen = contestants(made.targets, asked)
     folders = {name: scratch if name.startswith(OURS) else scratch / one.folder for name, one in chosen.items()}
     servers: dict[str, Server] = {}
-    own: dict[str, ProcessPoolExecutor] = {}  # the process of each for its first calls
-    absent = {name: NOT_ASKED for name in PEERS if name not in arguments.peers}
+    pools: dict[str, ProcessPoolExecutor] = {}
+    absent = {name: NOT_ASKED for name in PEERS if name not in asked}
     largest = tuple(one.to(arguments.device) for one in served.inputs())
-    for name in arguments.peers:
+
+    def add(name: str) -> None:
+        servers[name] = loaded(served, chosen[name], folders[name], largest)
+        pools[name] = begun_apart(served, chosen[name], folders[name])
+
+    for name in asked:
         folders[name].mkdir()
         try:
             chosen[name].build(served, folders[name])
-            servers[name] = loaded(served, chosen[name], folders[name], largest)
-            own[name] = process()
-            own[name].submit(begin, served, chosen[name], folders[name]).result()
+            add(name)
         except Exception as error:  # noqa: BLE001 - that a tool fails is a result
             absent[name] = reason(error)
-            servers.pop(name, None)
 
     def measure() -> Row:
-        artifact.tuned(made.bundle, arguments)
-        calls, first = {}, {}
-        for name in chosen:
-            if name.startswith(OURS):  # of which nothing is kept before its tactics are measured
-                calls[name] = loaded(served, chosen[name], folders[name], largest)
-                own[name] = process()
-                own[name].submit(begin, served, chosen[name], folders[name]).result()
-            elif name in servers:
-                calls[name] = servers[name]
-        for name in list(calls):
-            try:
-                with own[name] as pool:
+        with ExitStack() as stack:
+            for pool in pools.values():
+                stack.enter_context(pool)
+            artifact.tuned(made.bundle, arguments)
+            for name in chosen:
+                if name.startswith(OURS):  # loaded now, with the tactics that were measured
+                    add(name)
+                    stack.enter_context(pools[name])
+            first: dict[str, Seconds] = {}
+            for name, pool in pools.items():
+                try:
                     first[name] = pool.submit(first_calls, served).result()
-            except Exception as error:
-                if name.startswith(OURS):
-                    raise
-                absent[name] = reason(error)
-                del calls[name]
-        row = timed(calls, first, served, largest, arguments.rounds)
+                except Exception as error:
+                    if name.startswith(OURS):
+                        raise
+                    absent[name] = reason(error)
+            calls = {name: servers[name] for name in chosen if name in first}
+            row = timed(calls, first, served, largest, arguments.rounds)
         row["peers_absent"] = absent
         about = {"shape": shape(served.axes), "targets_absent": made.skipped, "peers_off": {}}
         return made.row() | about | summarized(row)
@@ -104,11 +109,22 @@ def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     return measure
 
 
+def begun_apart(served: Served, one: Contestant, folder: Path) -> ProcessPoolExecutor:
+    """Returns a process that has loaded a contestant and made calls of the size that no traffic has."""
+    pool = process()
+    try:
+        pool.submit(begin, served, one, folder).result()
+    except BaseException:
+        pool.shutdown()
+        raise
+    return pool
+
+
 def loaded(served: Served, one: Contestant, folder: Path, largest: Inputs) -> Server:
     """Loads a contestant, and calls it twice with the size that no traffic has. torch.compile compiles then."""
     call = one.load(served, folder)()
     first = outside(served.ranges)
-    replayed(call, Traffic((first,) * 2), {first: cut(largest, served.axes, first)}, served.device)
+    replayed(call, Traffic((first,) * 2), inputs_of(served, largest, (first,)), served.device)
     return call
 
 
@@ -124,15 +140,19 @@ def begin(served: Served, one: Contestant, folder: Path) -> None:
 
 
 def first_calls(served: Served) -> Seconds:
-    """Returns the seconds of the first call of each size in this process."""
+    """Returns the seconds of the first call of each size in this process, after one of the size that no traffic has."""
     call, largest = begun.pop()
-    traffic = Traffic(sizes(served.ranges))
-    return replayed(call, traffic, inputs_of(served, largest, traffic), served.device).seconds
+    traffic, known = Traffic(sizes(served.ranges)), outside(served.ranges)
+    inputs = inputs_of(served, largest, (*traffic.sizes, known))
+    if served.device == "cuda":
+        torch.cuda.synchronize()  # ONNX Runtime has a stream of its own
+    replayed(call, Traffic((known,)), inputs, served.device)
+    return replayed(call, traffic, inputs, served.device).seconds
 
 
-def inputs_of(served: Served, largest: Inputs, traffic: Traffic) -> dict[Size, Inputs]:
-    """Returns the inputs of each size of the traffic."""
-    return {size: cut(largest, served.axes, size) for size in traffic.sizes}
+def inputs_of(served: Served, largest: Inputs, some: Sequence[Size]) -> dict[Size, Inputs]:
+    """Returns the inputs of each size."""
+    return {size: cut(largest, served.axes, size) for size in some}
 
 
 def timed(
@@ -140,7 +160,7 @@ def timed(
 ) -> Row:
     """Returns the figures of calls by name, ours first, with the seconds of their first calls."""
     traffic = Traffic(sizes(served.ranges))
-    inputs = inputs_of(served, largest, traffic)
+    inputs = inputs_of(served, largest, traffic.sizes)
 
     def milliseconds(call: Server) -> float:
         return replayed(call, traffic, inputs, served.device).busy * 1e3 / len(traffic.sizes)

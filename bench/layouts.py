@@ -4,7 +4,9 @@
     python bench/layouts.py bench/results/cpu_layouts.json --device cpu
 
 A transposed operand [B, S, C] has S innermost in memory, as after `x.transpose(1, 2)`, which mixers and convolutions
-give. `copy` copies a contiguous tensor of the size of x: what no kernel that reads x and writes as much can beat.
+give. A group norm takes the channels as dim 1, [B, C, S]: its "contiguous" operand is channels last, and its
+"transposed" one contiguous. `copy` copies a contiguous tensor of the size of x: what no kernel that reads x and writes
+as much can beat.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ OPS: dict[str, tuple[Op, Op]] = {
         lambda x, o: functional.layer_norm(o.other + x, o.scale.shape, o.scale, o.bias),
     ),
     **{
-        f"group_norm_act of {groups}": (
+        f"group_norm_act, groups={groups}": (
             lambda x, o, groups=groups: ops.group_norm_act(x.movedim(-1, 1), groups, o.scale, o.bias, 1e-5, "none"),
             lambda x, o, groups=groups: functional.group_norm(x.movedim(-1, 1), groups, o.scale, o.bias),
         )
@@ -89,7 +91,8 @@ def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int], device: 
         return Operands(transposed, normal(*shape), normal(*shape), *parameters)
 
     moved = 2 * batch * rows * columns * dtype.itemsize
-    sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved) if device == "cuda" else 0))]
+    cold = COLD_BYTES if device == "cuda" else 0
+    sets = [draw() for _ in range(max(COLD_SETS, -(-cold // moved)))]
 
     def on(op: Op, layout: str) -> list[Call]:
         def call(operands: Operands) -> Call:

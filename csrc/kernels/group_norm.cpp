@@ -12,13 +12,14 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
-// The distance of the mean to the center, in standard deviations, beyond which the variance would lose precision.
+// How many standard deviations a center may be from the mean. At 2, the mean square of the distances is five times the
+// variance, which loses two or three bits.
 constexpr float kFar = 2;
 
-// Computes a group norm in two passes over the parts of images, each on all threads: sums of the distances to a center,
-// and the results. The center is the mean of a few values. If that turns out to be far from the mean, the first pass is
-// repeated with the mean. Parts have a fixed size, so the results do not depend on the number of threads. With one part
-// for each unit, a thread makes all passes while the part is in its cache.
+// Computes a group norm in two passes over the parts of its units: the sums of the distances to a center, and the
+// results. The center is the mean of a few values. Where it is far from the mean, the first pass is repeated with the
+// mean. With one part for each unit, a thread makes both passes while the part is in its cache. With more parts, all
+// threads make each pass together. Parts do not depend on the number of threads, nor do the results.
 //
 // `Units` is GroupRows, whose units are the groups of an image, or GroupPositions, whose units are images.
 template <class Units>
@@ -37,9 +38,7 @@ class Passes {
     if (units_.parts == 1) {
       parallel(units_.count, [](const Passes& passes, auto& scratch, int64_t unit) {
         passes.guess_centers(scratch, unit);
-        passes.add_distances(scratch, unit);
-        passes.find_moments(unit);
-        if (passes.is_far_[unit]) {
+        for (int pass = 0; pass < kMostPasses && passes.is_far_[unit]; ++pass) {
           passes.add_distances(scratch, unit);
           passes.find_moments(unit);
         }
@@ -47,22 +46,30 @@ class Passes {
       });
       return;
     }
-    const int64_t parts = units_.count * units_.parts;
-    parallel(units_.count,
-             [](const Passes& passes, auto& scratch, int64_t unit) { passes.guess_centers(scratch, unit); });
-    const auto find = [&] {
-      parallel(parts, [](const Passes& passes, auto& scratch, int64_t part) { passes.add_distances(scratch, part); });
-      parallel(units_.count, [](const Passes& passes, auto&, int64_t unit) { passes.find_moments(unit); });
-    };
-    find();
-    if (std::find(is_far_, is_far_ + units_.count, true) != is_far_ + units_.count) {
-      find();
+    Scratch scratch(units_);
+    for (int64_t unit = 0; unit < units_.count; ++unit) {
+      guess_centers(scratch, unit);
     }
-    parallel(parts, [](const Passes& passes, auto& scratch, int64_t part) { passes.store(scratch, part); });
+    const int64_t parts = units_.count * units_.parts;
+    for (int pass = 0; pass < kMostPasses && std::count(is_far_, is_far_ + units_.count, true) > 0; ++pass) {
+      parallel(parts, [](const Passes& passes, auto& own, int64_t part) {
+        if (passes.is_far_[part / passes.units_.parts]) {
+          passes.add_distances(own, part);
+        }
+      });
+      for (int64_t unit = 0; unit < units_.count; ++unit) {
+        if (is_far_[unit]) {
+          find_moments(unit);
+        }
+      }
+    }
+    parallel(parts, [](const Passes& passes, auto& own, int64_t part) { passes.store(own, part); });
   }
 
  private:
   using Scratch = typename Units::Scratch;
+
+  static constexpr int kMostPasses = 2;  // over x, to find the moments
 
   // Calls the step, which captures nothing, for each index.
   template <class Step>
@@ -87,6 +94,7 @@ class Passes {
 
   void guess_centers(Scratch& scratch, int64_t unit) const {
     units_.guess_centers(scratch, unit, moments_of_unit(unit));
+    is_far_[unit] = true;
   }
 
   void add_distances(Scratch& scratch, int64_t part) const {
@@ -120,7 +128,7 @@ class Passes {
   const Units& units_;
   double* totals_;
   Moments<A>* moments_;
-  bool* is_far_;  // of each unit, whether a center was far from the mean
+  bool* is_far_;  // of each unit, whether a center is, or may be, far from the mean
 };
 
 }  // namespace

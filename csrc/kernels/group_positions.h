@@ -4,13 +4,17 @@
 
 #include <algorithm>
 
-#include "kernels/group_rows.h"
+#include "kernels/block.h"
+#include "kernels/buffer.h"
+#include "kernels/group_affine.h"
+#include "kernels/moments.h"
+#include "kernels/position.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// The units are images. A part is a run of an image's positions, which are read in lines of one or more of them. Of
-// each element of a line, the sums over the lines are kept, and at the end of a part they are added up by groups.
+// The units are images. A line is one position, or several adjacent ones, and a part is a run of lines. Each element of
+// a line has sums of its own, over all lines of a part.
 template <class T>
 class GroupPositions {
  public:
@@ -31,31 +35,55 @@ class GroupPositions {
   };
 
   const GroupNorm& norm;
-  const int64_t groups;              // of a unit
-  const int64_t count, size, parts;  // of the units; of the elements of a group; of the parts of a unit
+  const int64_t groups;  // of a unit
+  const int64_t count;   // the number of units
+  const int64_t size;    // the number of elements of a group
+
+ private:
+  const int64_t channels_, positions_;
+  const Loop places_;      // the positions of an image, of y and x
+  const int64_t at_once_;  // the positions of a line
+  const int64_t line_;     // the elements of a line
+  const int64_t lines_;    // of an image
+  const GroupAffine<T> affine_;
+
+ public:
+  const int64_t parts;  // the number of parts of a unit
 
   explicit GroupPositions(const GroupNorm& norm)
       : norm(norm),
         groups(norm.groups),
         count(norm.x.sizes[0]),
         size(element_count(norm.x) / (count * groups)),
-        parts(std::max<int64_t>(1, size * groups / kGroupPart)),
         channels_(norm.x.sizes[1]),
-        places_(loop_over(copy_of(norm.y), copy_of(norm.x), 2, norm.x.rank)),
-        is_dense_(places_.rank == 1 && places_.strides[1][0] == channels_),
-        line_(is_dense_ ? std::max<int64_t>(kBlock / channels_, 1) * channels_ : channels_),
-        affine_(norm) {}
+        positions_(size * groups / channels_),
+        places_(loop_over(norm.y, norm.x, 2, norm.x.rank)),
+        at_once_(places_.rank == 1 && places_.strides[1][0] == channels_
+                     ? std::clamp<int64_t>(kBlock / channels_, 1, positions_)
+                     : 1),
+        line_(at_once_ * channels_),
+        lines_((positions_ + at_once_ - 1) / at_once_),
+        affine_(norm),
+        parts(std::max<int64_t>(1, std::min(2 * size * groups / kGroupPart, lines_ / kLeastLines))) {}
 
-  // Takes the means of the first line.
+  // Takes the means of some positions, in equal distances.
   void guess_centers(Scratch& own, int64_t unit, Moments<A>* moments) const {
-    const int64_t n = std::min(line_, size * groups);
     const T* const x = static_cast<const T*>(norm.x.data) + unit * norm.x.strides[0];
-    double* const totals = own.totals.data();
-    std::fill_n(totals, groups, 0.0);
-    for_each_element(n, [&](int64_t group, int64_t i) { totals[group] += widen(x[i]); });
-    for (int64_t group = 0; group < groups; ++group) {
-      moments[group].center = static_cast<A>(totals[group] * groups / n);
+    const int64_t n = std::min(positions_, kGuessed), step = positions_ / n;
+    const A share = A(1) / (n * (channels_ / groups));
+    A* const sums = own.values;
+    std::fill_n(sums, channels_, A(0));
+    for (int64_t i = 0; i < n; ++i) {
+      const T* const values = x + Position(places_, 2, i * step).offsets()[1];
+#pragma omp simd
+      for (int64_t channel = 0; channel < channels_; ++channel) {
+        sums[channel] += widen(values[channel]) * share;
+      }
     }
+    for (int64_t group = 0; group < groups; ++group) {
+      moments[group].center = 0;
+    }
+    for_each_element(channels_, [&](int64_t group, int64_t i) { moments[group].center += sums[i]; });
   }
 
   void add_distances(Scratch& own, int64_t unit, int64_t part, const Moments<A>* moments, double* totals) const {
@@ -116,14 +144,11 @@ class GroupPositions {
   }
 
  private:
-  static Spec copy_of(In x) {
-    Spec own{x.dtype, x.rank, {}, {}};
-    std::copy_n(x.sizes, x.rank, own.sizes);
-    std::copy_n(x.strides, x.rank, own.strides);
-    return own;
-  }
+  static constexpr int kLines = 256;          // whose terms are added in the compute type
+  static constexpr int64_t kLeastLines = 32;  // of a part, which has to fill some vectors of a line first
+  static constexpr int64_t kGuessed = 16;
 
-  // Calls `function` with the group and the number of each element of a line of n elements.
+  // Calls `function` with the group and the number of each of the first n elements of a line, a multiple of channels.
   template <class Function>
   void for_each_element(int64_t n, const Function& function) const {
     const int64_t width = channels_ / groups;
@@ -140,32 +165,21 @@ class GroupPositions {
     for_each_element(line_, [&](int64_t group, int64_t i) { own.center[i] = moments[group].center; });
   }
 
-  // Calls `line` with each line of a part.
+  // Calls `line` with each line of a part. The last line of an image may be shorter.
   template <class Line>
   void for_each_line(int64_t unit, int64_t part, const Line& line) const {
-    const int64_t positions = size * groups / channels_, at_once = line_ / channels_;
-    const int64_t lines = (positions + at_once - 1) / at_once;
-    const int64_t begin = lines * part / parts * at_once;
-    const int64_t end = std::min(lines * (part + 1) / parts * at_once, positions);
+    const int64_t begin = lines_ * part / parts * at_once_;
+    const int64_t end = std::min(lines_ * (part + 1) / parts * at_once_, positions_);
     const T* const x = static_cast<const T*>(norm.x.data) + unit * norm.x.strides[0];
     T* const y = static_cast<T*>(norm.y.data) + unit * norm.y.strides[0];
     Position place(places_, 2, begin);
-    for (int64_t at = begin; at < end; at += at_once) {
-      const int64_t* const offsets = place.offsets();
-      line(x + offsets[1], y + offsets[0], std::min(at_once, end - at) * channels_);
-      if (at + at_once < end) {
-        place.advance(at_once);
+    for (int64_t at = begin; at < end; at += at_once_) {
+      line(x + place.offsets()[1], y + place.offsets()[0], std::min(at_once_, end - at) * channels_);
+      if (at + at_once_ < end) {
+        place.advance(at_once_);
       }
     }
   }
-
-  static constexpr int kLines = 256;  // whose terms are added in the compute type
-
-  const int64_t channels_;
-  const Loop places_;  // the positions of an image, of y and x
-  const bool is_dense_;
-  const int64_t line_;  // elements
-  const GroupAffine<T> affine_;
 };
 
 }  // namespace FUSECONV_ISA

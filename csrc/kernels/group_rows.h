@@ -5,55 +5,12 @@
 
 #include "kernels/block.h"
 #include "kernels/buffer.h"
-#include "kernels/group_norm.h"
+#include "kernels/group_affine.h"
 #include "kernels/moments.h"
-#include "kernels/pointwise.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
-
-// The least number of elements of a part of a unit with several parts. Twice as many fit in the L2 cache, and adding
-// them takes longer than waking a thread.
-inline constexpr int64_t kGroupPart = 32768;
-
-// Returns the loop over the dims [begin, end) of two tensors.
-inline Loop loop_over(const Spec& y, const Spec& x, int begin, int end) {
-  const auto dims = [&](const Spec& tensor) {
-    return In{nullptr, tensor.dtype, end - begin, tensor.sizes + begin, tensor.strides + begin};
-  };
-  const In result = dims(y);
-  return element_loop({nullptr, result.dtype, result.rank, result.sizes, result.strides}, {dims(x)});
-}
-
-// The weight, the bias and the activation of a group norm.
-template <class T>
-class GroupAffine {
- public:
-  using A = Compute<T>;
-
-  explicit GroupAffine(const GroupNorm& norm) : norm_(norm), activate_(nullptr) {
-    dispatch(norm.activation, [&]<class Act>(Act) { activate_ = &activated_block<Act, A>; });
-  }
-
-  A weight(int64_t channel) const { return at(norm_.weight, channel, A(1)); }
-  A bias(int64_t channel) const { return at(norm_.bias, channel, A(0)); }
-
-  void activate(A* values, int64_t n) const {
-    if (norm_.activation != Activation::none) {
-      const A* in_place = values;
-      activate_(&norm_.activation, values, &in_place, n);
-    }
-  }
-
- private:
-  static A at(const std::optional<In>& vector, int64_t channel, A absent) {
-    return vector ? widen(static_cast<const T*>(vector->data)[channel * vector->strides[0]]) : absent;
-  }
-
-  const GroupNorm& norm_;
-  BlockFunction<A> activate_;
-};
 
 // The units are rows. They have any strides in x, and are dense in y. A part is a run of a row's elements.
 template <class T>
@@ -70,27 +27,32 @@ class GroupRows {
     T* y = nullptr;
   };
 
+  static constexpr int64_t groups = 1;  // of a unit
   const GroupNorm& norm;
-  const int64_t groups = 1;          // of a unit
-  const int64_t count, size, parts;  // of the units; of the elements of a group; of the parts of a unit
+  const int64_t count;  // the number of units
+  const int64_t size;   // the number of elements of a group
+  const int64_t parts;  // the number of parts of a unit
 
   explicit GroupRows(const GroupNorm& norm)
       : norm(norm),
         count(norm.x.sizes[0] * norm.groups),
         size(element_count(norm.x) / count),
         parts(std::max<int64_t>(1, size / kGroupPart)),
-        x_(grouped(norm.x, norm.groups)),
-        y_(grouped(norm.y, norm.groups)),
-        rows_(loop_over(y_, x_, 0, 2)),
-        within_(loop_over(y_, x_, 2, y_.rank)),
+        channels_(norm.x.sizes[1] / norm.groups),
+        rows_(loop_over(grouped(norm.y, norm.groups), grouped(norm.x, norm.groups), 0, 2)),
+        within_(loop_over(grouped(norm.y, norm.groups), grouped(norm.x, norm.groups), 2, norm.x.rank + 1)),
         affine_(norm) {}
 
-  void guess_centers(Scratch& own, int64_t unit, Moments<A>* moments) const {
-    load(own, unit, 0);
-    const int64_t n = std::min(own.n, kBlock);
-    double total;
-    sum_row<1>(own.values, n, [](const auto& x, auto* t) { t[0] = x; }, &total);
-    moments->center = static_cast<A>(total / n);
+  // Takes the mean of some elements, in equal distances.
+  void guess_centers(Scratch&, int64_t unit, Moments<A>* moments) const {
+    const T* const x = static_cast<const T*>(norm.x.data) + Position(rows_, 2, unit).offsets()[1];
+    const int64_t n = std::min(size, kGuessed), step = size / n;
+    A total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = i * step;
+      total += widen(x[within_.rank == 1 ? at * within_.strides[1][0] : Position(within_, 2, at).offsets()[1]]) / n;
+    }
+    moments->center = total;
   }
 
   void add_distances(Scratch& own, int64_t unit, int64_t part, const Moments<A>* moments, double* totals) const {
@@ -101,7 +63,7 @@ class GroupRows {
   void store(Scratch& own, int64_t unit, int64_t part, const Moments<A>* moments) const {
     load(own, unit, part);
     const auto [center, correction, factor] = *moments;
-    const int64_t channels = x_.sizes[2], span = size / channels, first_channel = unit % norm.groups * channels;
+    const int64_t span = size / channels_, first_channel = unit % norm.groups * channels_;
     const auto scale_of = [&](int64_t channel) { return factor * affine_.weight(first_channel + channel); };
     const auto shift_of = [&](int64_t channel, A scale) {
       return affine_.bias(first_channel + channel) - correction * scale;
@@ -137,6 +99,7 @@ class GroupRows {
   }
 
  private:
+  static constexpr int64_t kGuessed = 16;
   static constexpr int64_t kShort = 64;  // elements of a channel, below which a block has several channels
 
   // Loads a part, unless it was the last one that was loaded.
@@ -167,7 +130,7 @@ class GroupRows {
     }
   }
 
-  const Spec x_, y_;  // [N, groups, C / groups, ...]
+  const int64_t channels_;  // of a row
   const Loop rows_, within_;
   const GroupAffine<T> affine_;
 };

@@ -11,8 +11,11 @@ namespace {
 // The minimum number of elements per thread. Computing them must take longer than waking the thread.
 constexpr int64_t kGrain = 16384;
 
-// Returns whether an operand of a loop is contiguous: whether its elements are adjacent in the order of the loop.
-bool is_contiguous(const Loop& loop, int operand) {
+// A run along the innermost axis is short if it has fewer elements.
+constexpr int64_t kShort = 64;
+
+// Returns whether the elements of an operand are adjacent in the order of the loop.
+bool is_in_order(const Loop& loop, int operand) {
   int64_t stride = 1;
   for (int axis = loop.rank - 1; axis >= 0; stride *= loop.sizes[axis--]) {
     if (loop.strides[operand][axis] != stride) {
@@ -30,25 +33,23 @@ class Walk {
       : loop_(loop), y_(y), x_(x), inputs_(inputs), function_(function), formula_(formula) {
     for (int operand = 0; operand <= inputs; ++operand) {
       strides_[operand] = loop.strides[operand][loop.rank - 1];
-      is_contiguous_[operand] = is_contiguous(loop, operand) && (operand == 0 || x[operand - 1].fill == nullptr);
+      is_in_order_[operand] = is_in_order(loop, operand) && (operand == 0 || x[operand - 1].fill == nullptr);
     }
   }
 
   // Computes elements [begin, end) of the index space, in order.
   void operator()(int64_t begin, int64_t end) const {
+    const bool has_short_runs = loop_.sizes[loop_.rank - 1] < kShort;
     Position position(loop_, inputs_ + 1, begin);
     while (begin < end) {
-      const int64_t left = position.left(), rest = end - begin;
-      if (left >= std::min(kBlock, rest)) {
-        const int64_t n = std::min(left, rest);
+      const int64_t n = std::min(has_short_runs ? kBlock : position.left(), end - begin);
+      if (has_short_runs) {
+        runs(position, begin, n);
+      } else {
         run(position.offsets(), n);
         position.advance(n);
-        begin += n;
-      } else {
-        const int64_t n = std::min(kBlock, rest);
-        runs(position, begin, n);
-        begin += n;
       }
+      begin += n;
     }
   }
 
@@ -75,36 +76,34 @@ class Walk {
     }
   }
 
-  // Computes the n elements from `begin` on, at most a block, which are several short runs, in one call of the
-  // function. Advances the position by n steps.
+  // Computes n elements, at most a block, from element `begin` on, which is at `position`. They are several short runs,
+  // for which the function is called once. Advances the position by n steps.
   void runs(Position& position, int64_t begin, int64_t n) const {
     alignas(64) Compute<T> buffers[kMaxOperands][kBlock];
-    const Position first = position;
+    Position at = position;
     for_each_run(position, n, [&](const int64_t* offsets, int64_t done, int64_t size) {
       for (int i = 0; i < inputs_; ++i) {
         if (x_[i].fill != nullptr) {
           x_[i].fill(x_[i].data, offsets[i + 1], strides_[i + 1], buffers[i + 1] + done, size);
-        } else if (!is_contiguous_[i + 1]) {
+        } else if (!is_in_order_[i + 1]) {
           copy_block(static_cast<const T*>(x_[i].data) + offsets[i + 1], strides_[i + 1], size, buffers[i + 1] + done);
         }
       }
     });
     const Compute<T>* operands[kMaxOperands];
     for (int i = 0; i < inputs_; ++i) {
-      const T* const x = static_cast<const T*>(x_[i].data) + begin;
-      operands[i] = is_contiguous_[i + 1] ? load_block(x, 1, n, buffers[i + 1]) : buffers[i + 1];
+      operands[i] = is_in_order_[i + 1] ? load_block(static_cast<const T*>(x_[i].data) + begin, 1, n, buffers[i + 1])
+                                        : buffers[i + 1];
     }
-    if (is_contiguous_[0]) {
-      Compute<T>* const values = result_block(y_ + begin, 1, buffers[0]);
-      function_(formula_, values, operands, n);
+    Compute<T>* const values = is_in_order_[0] ? result_block(y_ + begin, 1, buffers[0]) : buffers[0];
+    function_(formula_, values, operands, n);
+    if (is_in_order_[0]) {
       store_block(values, y_ + begin, 1, n);
       return;
     }
-    function_(formula_, buffers[0], operands, n);
-    Position at = first;
     for_each_run(at, n, [&](const int64_t* offsets, int64_t done, int64_t size) {
       for (int64_t i = 0; i < size; ++i) {
-        y_[offsets[0] + i * strides_[0]] = narrow<T>(buffers[0][done + i]);
+        y_[offsets[0] + i * strides_[0]] = narrow<T>(values[done + i]);
       }
     });
   }
@@ -126,7 +125,7 @@ class Walk {
   BlockFunction<Compute<T>> function_;
   const void* formula_;
   int64_t strides_[kMaxOperands];  // of the innermost axis
-  bool is_contiguous_[kMaxOperands];
+  bool is_in_order_[kMaxOperands];
 };
 
 }  // namespace

@@ -11,16 +11,16 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Returns the sum of the lanes of a vector of `Lanes` values, a power of two.
-template <class A, int Lanes, class Vector>
+// Returns the sum of the lanes of a vector, of which there are a power of two.
+template <class A, class Vector>
 A sum_lanes(const Vector& vector) {
-  if constexpr (Lanes == 2) {
+  if constexpr (sizeof(Vector) == 2 * sizeof(A)) {
     return vector[0] + vector[1];
   } else {
-    typedef A Half __attribute__((vector_size(Lanes / 2 * sizeof(A))));
+    typedef A Half __attribute__((vector_size(sizeof(Vector) / 2)));
     Half halves[2];
     std::memcpy(halves, &vector, sizeof halves);
-    return sum_lanes<A, Lanes / 2>(halves[0] + halves[1]);
+    return sum_lanes<A>(halves[0] + halves[1]);
   }
 }
 
@@ -70,7 +70,7 @@ void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
       for (int chain = 1; chain < kChains; ++chain) {
         chains[0][k] += chains[chain][k];
       }
-      totals[k] += sum_lanes<A, kLanes>(chains[0][k]) + rest[k];
+      totals[k] += sum_lanes<A>(chains[0][k]) + rest[k];
     }
   }
 }

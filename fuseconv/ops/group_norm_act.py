@@ -108,6 +108,13 @@ def _decomposes(x: Tensor, *_: object) -> bool:
     return not (x.device.type == "cuda" and is_channels_last(x))
 
 
+def _misleading(x: Tensor, dims: int) -> Tensor:
+    """Changes the elements of the last dims of the first image from which the CPU's kernel guesses the mean."""
+    flat = x.flatten(-dims)
+    flat[:1, ..., :: flat.shape[-1] // 16] += 100
+    return flat.view_as(x)
+
+
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
@@ -115,12 +122,10 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     image = draw(2, 12, 4, 8)
     images = draw(2, 12, 4, 6).contiguous(memory_format=torch.channels_last)
 
-    stepped, long_stepped = draw(2, 12, 40, 32), draw(2, 12, 129, 65)  # the first values are far from the mean
-    stepped[:, 1:] += 100
-    long_stepped[:, :, 8:] += 100
-
     def last(*sizes: int) -> Tensor:
         return channels_last(draw(*sizes))
+
+    others = (12, weight, bias, 1e-5, "none")
 
     return [
         *(Sample(act, (draw(2, 12, 5, 4, scale=3), 3, weight, bias, 1e-5, act)) for act in ACTIVATIONS),
@@ -145,9 +150,16 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("aligned_long_rows", (draw(1, 12, 128, 64), 2, weight, bias, 1e-5, "silu")),
         Sample("far_from_zero", (image + 100, 3, weight, bias, 1e-5, "relu")),
         Sample("constant", (torch.ones_like(image), 3, weight, bias, 1e-5, "relu")),
-        Sample("stepped", (stepped, 1, weight, bias, 1e-5, "relu")),
-        Sample("long_stepped", (long_stepped, 4, weight, bias, 1e-5, "relu")),
-        Sample("channels_last_stepped", (channels_last(long_stepped), 4, weight, bias, 1e-5, "relu")),
+        *(
+            Sample(f"misleading_{rows}", (_misleading(draw(2, 12, rows, 65), 3), 1, weight, bias, 1e-5, "relu"))
+            for rows in (20, 129)  # in one part, and in several
+        ),
+        *(
+            Sample(f"channels_last_misleading_{rows}", (channels_last(_misleading(draw(2, 12, rows, 65), 2)), *others))
+            for rows in (20, 129)
+        ),
+        Sample("channels_last_long_gaps", (last(1, 32, 129, 65)[:, 8:24, :, 1:], 4, draw(16), None, 1e-5, "silu")),
+        Sample("long_permuted", (draw.permuted(2, 12, 130, 65), 1, weight, bias, 1e-5, "silu")),
         Sample("permuted", (draw.permuted(4, 12, 6, 5), 4, weight, bias, 1e-5, "silu")),
         *(Sample(f"channels_last_{act}", (images, 2, weight, bias, 1e-5, act)) for act in ("none", "gelu")),
         *(

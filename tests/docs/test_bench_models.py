@@ -119,7 +119,7 @@ def test_a_run_under_changing_sizes_leaves_out_what_it_has(
 ) -> None:
     out = tmp_path / "cpu.json"
     given = ["--device", "cpu", "--rounds", "1", "--only", "mlp-3x128-relu", "--dtype", "f32", "--layers", "1"]
-    given += ["--sizes", "changing", "--targets", "export", "--peers", "eager", "--resume"]
+    given += ["--sizes", "changing", "--targets", "export", "--peers", "eager", "eager_channels_last", "--resume"]
     monkeypatch.setattr(sys, "argv", ["models.py", str(out), *given])
     assert models.main() == 0
     contents = json.loads(out.read_text())
