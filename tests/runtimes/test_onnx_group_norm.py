@@ -89,3 +89,18 @@ def test_groups_of_nearly_equal_values_are_exact(name: str, tmp_path: Path) -> N
     for row in range(len(x)):
         row_of_output = compare(result[row], expected[row], fp64[row])
         assert row_of_output.ok, (row, row_of_output)
+
+
+@pytest.mark.parametrize("form", ["aten", "ours"])
+def test_a_group_may_be_a_whole_image(form: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    class Norm(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.group_norm(x, 1) if form == "aten" else ops.group_norm_act(x, 1)
+
+    program = small_bundle.program(Norm(), ("x=f32[batch:1..4,64,64,side:2..64]",))
+    runner = TARGETS["onnx"].load(tmp_path / TARGETS["onnx"].write(program, tmp_path, Context(tmp_path)), "cpu")
+    x = torch.randn(1, 64, 64, 64).relu()  # a sum of positive numbers loses most
+    (result,) = runner(x)
+    assert compare(result, F.group_norm(x, 1), F.group_norm(x.double(), 1)).ok
