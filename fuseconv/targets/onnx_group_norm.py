@@ -4,8 +4,8 @@ ONNX's GroupNormalization computes the variance as the mean of squares minus the
 InstanceNormalization subtracts the scaled mean from the scaled input. Both lose all digits if the variance is small
 compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. This module uses basic operators instead: before
 squaring, it subtracts the mean twice, so that the second subtraction removes the rounding error of the first mean.
-Means are taken one dim at a time: ONNX Runtime adds all values of a mean in a few sums, which lose three digits of f32
-over the 200,000 elements of a group that is a whole image.
+Means are taken one dim at a time. On a CPU, ONNX Runtime adds all values of a mean in a few sums, which are inaccurate
+if a group is a whole image.
 """
 
 from __future__ import annotations
