@@ -21,6 +21,7 @@ from support.served import with_buckets
 from fuseconv import cli
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.errors import UpstreamError
+from fuseconv.serving.batching import Batcher
 from fuseconv.serving.client import Client
 from fuseconv.serving.engine import Call, Engine, Result
 
@@ -120,13 +121,17 @@ def test_json_lines_and_a_json_summary(serve: Serve, block: Path) -> None:
 def test_accepted_requests_are_answered_after_sigterm(
     serve: Serve, block: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, run = threading.Event(), Engine.run
+    accepted, submit, run = threading.Semaphore(0), Batcher.submit, Engine.run
+
+    async def counted(batcher: Batcher[Call, Result], *request: Any) -> Result:
+        accepted.release()
+        return await submit(batcher, *request)
 
     def slow(engine: Engine, calls: list[Call]) -> list[Result]:
-        began.set()
         time.sleep(0.2)
         return run(engine, calls)
 
+    monkeypatch.setattr(Batcher, "submit", counted)
     monkeypatch.setattr(Engine, "run", slow)
     answers: list[Any] = []
     threads: list[threading.Thread] = []
@@ -135,8 +140,7 @@ def test_accepted_requests_are_answered_after_sigterm(
         for _ in range(3):
             threads.append(threading.Thread(target=lambda: answers.append(infer(url, block))))
             threads[-1].start()
-        began.wait(10)
-        time.sleep(0.05)  # the others wait in the queue; then comes the signal
+            assert accepted.acquire(timeout=10)  # the first runs and the others wait in the queue; then comes the signal
 
     status, out, _ = serve(client, block, "--max-batch", 2, "--delay", 0)
     for thread in threads:
