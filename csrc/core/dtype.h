@@ -33,9 +33,6 @@ FUSECONV_INLINE double widen(double x) { return x; }
 FUSECONV_INLINE float widen(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 
 FUSECONV_INLINE float widen(f16 x) {
-#if defined(__F16C__)
-  return _cvtsh_ss(x.bits);
-#else
   // Moving the exponent and the fraction to their positions in f32 gives the value times 2^-112. Multiplying by 2^112
   // is exact and also normalizes subnormals. Infinities and NaNs have the largest exponent, whose remaining bits must
   // be set.
@@ -44,7 +41,6 @@ FUSECONV_INLINE float widen(f16 x) {
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u;
   return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? special : finite));
-#endif
 }
 
 template <class T>
@@ -56,9 +52,6 @@ FUSECONV_INLINE T narrow(Compute<T> x) {
     const uint32_t quiet = (bits >> 16) | 0x40u;
     return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
   } else if constexpr (std::is_same_v<T, f16>) {
-#if defined(__F16C__)
-    return {static_cast<uint16_t>(_cvtss_sh(x, 0))};
-#else
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     const uint32_t sign = (bits >> 16) & 0x8000u;
     const uint32_t magnitude = bits & 0x7fffffffu;
@@ -70,9 +63,37 @@ FUSECONV_INLINE T narrow(Compute<T> x) {
     const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
     const uint32_t result = magnitude >= 0x477ff000u ? large : magnitude < 0x38800000u ? subnormal : normal;
     return {static_cast<uint16_t>(sign | result)};
-#endif
   } else {
     return x;
+  }
+}
+
+// Converts n elements. A compiler vectorizes the conversions above, but does not use the instructions of F16C.
+template <class T>
+void widen(const T* x, Compute<T>* y, int64_t n) {
+#if defined(__F16C__)
+  for (; std::is_same_v<T, f16> && n >= 8; x += 8, y += 8, n -= 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+    _mm256_storeu_ps(reinterpret_cast<float*>(y), _mm256_cvtph_ps(halves));
+  }
+#endif
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = widen(x[i]);
+  }
+}
+
+template <class T>
+void narrow(const Compute<T>* x, T* y, int64_t n) {
+#if defined(__F16C__)
+  for (; std::is_same_v<T, f16> && n >= 8; x += 8, y += 8, n -= 8) {
+    const __m256 values = _mm256_loadu_ps(reinterpret_cast<const float*>(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = narrow<T>(x[i]);
   }
 }
 

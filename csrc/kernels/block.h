@@ -22,10 +22,7 @@ const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* 
     if constexpr (std::is_same_v<T, Compute<T>>) {
       return x;
     } else {
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        buffer[i] = widen(x[i]);
-      }
+      widen(x, buffer, n);
     }
   } else if (stride == 0) {
     const Compute<T> value = widen(*x);
@@ -66,10 +63,7 @@ template <class T>
 void store_block(const Compute<T>* values, T* y, int64_t stride, int64_t n) {
   if (stride == 1) {
     if constexpr (!std::is_same_v<T, Compute<T>>) {
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        y[i] = narrow<T>(values[i]);
-      }
+      narrow(values, y, n);
     }
   } else {
     for (int64_t i = 0; i < n; ++i) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/block.h"
+#include "kernels/parallel.h"
 #include "kernels/pointwise.h"
 #include "kernels/position.h"
 
@@ -77,13 +78,9 @@ void pointwise_and_column_sum(CpuHost& host, const Formula& formula, Out d, Out 
   const Loop loop = row_loop(operands, kCount);
   const int64_t columns = sum.sizes[0];
   dispatch(d.dtype, [&]<class T>(T) {
-    ColumnSum<T> work{
-        loop,    operands, kCount, columns, static_cast<T*>(sum.data), &block<Formula, Compute<T>, sizeof...(Inputs)>,
-        &formula};
-    host.parallel_for(
-        (columns + kBlock - 1) / kBlock, 1,
-        [](int64_t begin, int64_t end, void* context) { (*static_cast<const ColumnSum<T>*>(context))(begin, end); },
-        &work);
+    parallel(host, (columns + kBlock - 1) / kBlock, 1,
+             ColumnSum<T>{loop, operands, kCount, columns, static_cast<T*>(sum.data),
+                          &block<Formula, Compute<T>, sizeof...(Inputs)>, &formula});
   });
 }
 

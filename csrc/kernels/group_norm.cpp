@@ -5,6 +5,7 @@
 
 #include "kernels/group_positions.h"
 #include "kernels/group_rows.h"
+#include "kernels/parallel.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -36,13 +37,13 @@ class Passes {
 
   void run() {
     if (units_.parts == 1) {
-      parallel(units_.count, [](const Passes& passes, auto& scratch, int64_t unit) {
-        passes.guess_centers(scratch, unit);
-        for (int pass = 0; pass < kMostPasses && passes.is_far_[unit]; ++pass) {
-          passes.add_distances(scratch, unit);
-          passes.find_moments(unit);
+      for_each(units_.count, [&](Scratch& scratch, int64_t unit) {
+        guess_centers(scratch, unit);
+        for (int pass = 0; pass < kMostPasses && is_far_[unit]; ++pass) {
+          add_distances(scratch, unit);
+          find_moments(unit);
         }
-        passes.store(scratch, unit);
+        store(scratch, unit);
       });
       return;
     }
@@ -52,9 +53,9 @@ class Passes {
     }
     const int64_t parts = units_.count * units_.parts;
     for (int pass = 0; pass < kMostPasses && std::count(is_far_, is_far_ + units_.count, true) > 0; ++pass) {
-      parallel(parts, [](const Passes& passes, auto& own, int64_t part) {
-        if (passes.is_far_[part / passes.units_.parts]) {
-          passes.add_distances(own, part);
+      for_each(parts, [&](Scratch& own, int64_t part) {
+        if (is_far_[part / units_.parts]) {
+          add_distances(own, part);
         }
       });
       for (int64_t unit = 0; unit < units_.count; ++unit) {
@@ -63,7 +64,7 @@ class Passes {
         }
       }
     }
-    parallel(parts, [](const Passes& passes, auto& own, int64_t part) { passes.store(own, part); });
+    for_each(parts, [&](Scratch& own, int64_t part) { store(own, part); });
   }
 
  private:
@@ -71,20 +72,16 @@ class Passes {
 
   static constexpr int kMostPasses = 2;  // over x, to find the moments
 
-  // Calls the step, which captures nothing, for each index.
+  // Calls step(scratch, index) for each index.
   template <class Step>
-  void parallel(int64_t count, Step) {
+  void for_each(int64_t count, const Step& step) const {
     const int64_t grain = std::max<int64_t>(1, kGrain * units_.parts / (units_.groups * units_.size));
-    host_.parallel_for(
-        count, grain,
-        [](int64_t begin, int64_t end, void* context) {
-          const Passes& passes = *static_cast<const Passes*>(context);
-          Scratch scratch(passes.units_);
-          for (; begin < end; ++begin) {
-            Step{}(passes, scratch, begin);
-          }
-        },
-        this);
+    parallel(host_, count, grain, [&](int64_t begin, int64_t end) {
+      Scratch scratch(units_);
+      for (; begin < end; ++begin) {
+        step(scratch, begin);
+      }
+    });
   }
 
   Moments<A>* moments_of_unit(int64_t unit) const { return moments_ + unit * units_.groups; }

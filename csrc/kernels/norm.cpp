@@ -5,6 +5,8 @@
 #include "kernels/block.h"
 #include "kernels/buffer.h"
 #include "kernels/moments.h"
+#include "kernels/norm_panels.h"
+#include "kernels/parallel.h"
 #include "kernels/pointwise.h"
 #include "kernels/position.h"
 
@@ -19,24 +21,21 @@ struct Rows {
   using A = Compute<T>;
 
   const Norm& norm;
-  const Loop& loop;  // operands: y, x, then residual and sum if present
-  int operands;
-  int64_t columns;
   BlockFunction<A> activate;
+  const NormRows rows{norm};
+  const int64_t columns = norm.x.sizes[norm.x.rank - 1];
 
   void operator()(int64_t begin, int64_t end) const {
     Buffer<A> row(columns), weight(columns), bias(columns);
     const A* scale = vector(norm.weight, A(1), weight.data());
     const A* shift = vector(norm.bias, A(0), bias.data());
-    for (Position position(loop, operands, begin); begin < end; ++begin, position.advance(1)) {
+    for (Position position(rows.loop, rows.count, begin); begin < end; ++begin, position.advance(1)) {
       const int64_t* offsets = position.offsets();
       const A* s = load_row(offsets, row.data());
       store_row(s, moments(s, columns, norm.eps, norm.centred), scale, shift,
                 static_cast<T*>(norm.y.data) + offsets[0]);
     }
   }
-
-  static int64_t column_stride(In tensor) { return tensor.strides[tensor.rank - 1]; }
 
   // Returns the weight or bias in the compute type, or `absent` in its place if the tensor is missing.
   const A* vector(const std::optional<In>& tensor, A absent, A* buffer) const {
@@ -64,18 +63,11 @@ struct Rows {
     for (int64_t start = 0; start < columns; start += kBlock) {
       const int64_t n = std::min(kBlock, columns - start);
       A* target = s + start;
-      if (x_stride == 1 && residual_stride == 1) {
+      const A* a = load_block(x + start * x_stride, x_stride, n, x_block);
+      const A* b = load_block(residual + start * residual_stride, residual_stride, n, residual_block);
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) {
-          target[i] = widen(x[start + i]) + widen(residual[start + i]);
-        }
-      } else {
-        const A* a = load_block(x + start * x_stride, x_stride, n, x_block);
-        const A* b = load_block(residual + start * residual_stride, residual_stride, n, residual_block);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) {
-          target[i] = a[i] + b[i];
-        }
+      for (int64_t i = 0; i < n; ++i) {
+        target[i] = a[i] + b[i];
       }
       if (norm.sum) {
         store_block(target, out + start * out_stride, out_stride, n);
@@ -107,26 +99,23 @@ struct Rows {
 }  // namespace
 
 void norm(CpuHost& host, const Norm& norm) {
-  const int64_t columns = norm.x.sizes[norm.x.rank - 1];
   if (element_count(norm.x) == 0) {
     return;
   }
-  In operands[kMaxOperands] = {norm.y, norm.x};
-  int count = 2;
-  if (norm.residual) {
-    operands[count++] = *norm.residual;
-  }
-  if (norm.sum) {
-    operands[count++] = *norm.sum;
-  }
-  const Loop loop = row_loop(operands, count);
+  const NormRows rows(norm);
+  const int axis = panel_axis(rows);
+  const int64_t grain = std::max<int64_t>(1, kGrain / norm.x.sizes[norm.x.rank - 1]);
   dispatch(norm.x.dtype, [&]<class T>(T) {
     BlockFunction<Compute<T>> activate = nullptr;
     dispatch(norm.activation, [&]<class Act>(Act) { activate = &activated_block<Act, Compute<T>>; });
-    Rows<T> rows{norm, loop, count, columns, activate};
-    host.parallel_for(
-        loop.count(), std::max<int64_t>(1, kGrain / columns),
-        [](int64_t begin, int64_t end, void* context) { (*static_cast<const Rows<T>*>(context))(begin, end); }, &rows);
+    if (axis < 0) {
+      parallel(host, rows.loop.count(), grain, Rows<T>{norm, activate});
+    } else {
+      const Panels<T> panels(norm, rows, axis);
+      parallel(host, panels.count(), std::max<int64_t>(1, grain / kPanelRows), [&](int64_t begin, int64_t end) {
+        panels.each(begin, end, [&](const Norm& panel) { Rows<T>{panel, activate}(0, panel.x.sizes[0]); });
+      });
+    }
   });
 }
 

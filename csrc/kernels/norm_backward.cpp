@@ -5,6 +5,7 @@
 #include "kernels/block.h"
 #include "kernels/buffer.h"
 #include "kernels/moments.h"
+#include "kernels/parallel.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
@@ -136,17 +137,9 @@ void norm_backward(CpuHost& host, const NormGradients& norm) {
   dispatch(norm.x.dtype, [&]<class T>(T) {
     const int64_t pieces = std::min({rows, kMaxPieces, rows * columns / kPiece + 1});
     auto* partial = static_cast<double*>(host.scratch(std::max<int64_t>(pieces, 1) * 2 * columns * sizeof(double)));
-    GradientRows<T> gradients{norm, loop, rows, columns, pieces, partial};
-    host.parallel_for(
-        pieces, 1,
-        [](int64_t begin, int64_t end, void* context) { (*static_cast<const GradientRows<T>*>(context))(begin, end); },
-        &gradients);
-    host.parallel_for(
-        columns, kPiece / kMaxPieces,
-        [](int64_t begin, int64_t end, void* context) {
-          static_cast<const GradientRows<T>*>(context)->sum_pieces(begin, end);
-        },
-        &gradients);
+    const GradientRows<T> gradients{norm, loop, rows, columns, pieces, partial};
+    parallel(host, pieces, 1, gradients);
+    parallel(host, columns, kPiece / kMaxPieces, [&](int64_t begin, int64_t end) { gradients.sum_pieces(begin, end); });
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/parallel.h"
+#include "kernels/pointwise_tiles.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
@@ -133,10 +135,17 @@ class Walk {
 template <class T>
 void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T>>* x, int inputs,
                    BlockFunction<Compute<T>> function, const void* formula) {
-  Walk<T> walk(loop, static_cast<T*>(y), x, inputs, function, formula);
-  host.parallel_for(
-      loop.count(), kGrain,
-      [](int64_t begin, int64_t end, void* context) { (*static_cast<const Walk<T>*>(context))(begin, end); }, &walk);
+  bool is_tensor[kMaxOperands] = {true};
+  for (int i = 0; i < inputs; ++i) {
+    is_tensor[i + 1] = x[i].fill == nullptr;
+  }
+  const int axis = dense_other_axis(loop, inputs + 1, is_tensor);
+  if (axis < 0) {
+    parallel(host, loop.count(), kGrain, Walk<T>(loop, static_cast<T*>(y), x, inputs, function, formula));
+  } else {
+    const Tiles<T> tiles(loop, axis, static_cast<T*>(y), x, inputs, function, formula);
+    parallel(host, tiles.count(), kGrain / tiles.kTile, tiles);
+  }
 }
 
 template void run_pointwise<float>(CpuHost&, const Loop&, void*, const Operand<float>*, int, BlockFunction<float>,

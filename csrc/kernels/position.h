@@ -27,6 +27,9 @@ class Position {
   // Returns the offsets in elements, one per operand.
   const int64_t* offsets() const { return offsets_; }
 
+  // Returns the index along an axis.
+  int64_t index(int axis) const { return index_[axis]; }
+
   // Returns the number of steps to the end of the innermost axis.
   int64_t left() const { return loop_.sizes[loop_.rank - 1] - index_[loop_.rank - 1]; }
 

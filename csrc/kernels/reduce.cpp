@@ -4,6 +4,7 @@
 
 #include "kernels/block.h"
 #include "kernels/buffer.h"
+#include "kernels/parallel.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
@@ -150,15 +151,11 @@ void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const vo
     reduction.partial = partial.data();
   }
   const int64_t elements = reduction.tile * std::min(reduction.chunk, reduction.terms) + 1;
-  host.parallel_for(
-      reduction.tiles * reduction.chunks, std::max<int64_t>(1, kGrain / elements),
-      [](int64_t begin, int64_t end, void* context) { static_cast<Reduction<T>*>(context)->sum(begin, end); },
-      &reduction);
+  parallel(host, reduction.tiles * reduction.chunks, std::max<int64_t>(1, kGrain / elements),
+           [&](int64_t begin, int64_t end) { reduction.sum(begin, end); });
   if (reduction.chunks > 1) {
-    host.parallel_for(
-        reduction.results, std::max<int64_t>(1, kGrain / reduction.chunks),
-        [](int64_t begin, int64_t end, void* context) { static_cast<Reduction<T>*>(context)->combine(begin, end); },
-        &reduction);
+    parallel(host, reduction.results, std::max<int64_t>(1, kGrain / reduction.chunks),
+             [&](int64_t begin, int64_t end) { reduction.combine(begin, end); });
   }
 }
 

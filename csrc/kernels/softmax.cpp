@@ -6,6 +6,7 @@
 #include "core/activation.h"
 #include "kernels/block.h"
 #include "kernels/buffer.h"
+#include "kernels/parallel.h"
 #include "kernels/position.h"
 #include "kernels/row_sum.h"
 
@@ -87,11 +88,7 @@ void softmax(CpuHost& host, const Softmax& softmax) {
   const Loop loop = row_loop(operands, softmax.mask ? 2 : 1);
   const int64_t columns = softmax.y.sizes[softmax.y.rank - 1];
   dispatch(softmax.y.dtype, [&]<class T>(T) {
-    SoftmaxRows<T> rows{softmax, loop, columns};
-    host.parallel_for(
-        loop.count(), std::max<int64_t>(1, kGrain / columns),
-        [](int64_t begin, int64_t end, void* context) { (*static_cast<const SoftmaxRows<T>*>(context))(begin, end); },
-        &rows);
+    parallel(host, loop.count(), std::max<int64_t>(1, kGrain / columns), SoftmaxRows<T>{softmax, loop, columns});
   });
 }
 

@@ -57,6 +57,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("permuted", (draw.permuted(4, 6, 48), weight, bias, 1e-5, "relu")),
         Sample("swapped_dims", (draw(3, 2, 48).transpose(0, 1), weight, bias, 1e-5, "relu")),
         Sample("across", (draw.across(2, 40, 48), weight, bias, 1e-5, "gelu")),
+        Sample("odd_across", (draw.across(2, 37, 45), draw(45), draw(45), 1e-5, "relu")),
         Sample("strided", (draw.strided(4, 48), draw.strided(48), draw.strided(48), 1e-5, "gelu_tanh")),
         Sample("padded", (draw.padded(4, 48), weight, bias, 1e-5, "tanh")),
         Sample("unaligned", (draw.unaligned(4, 48), draw.unaligned(48), draw.unaligned(48), 1e-5, "relu")),

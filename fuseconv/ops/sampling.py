@@ -68,6 +68,7 @@ class Draw:
         yield "one_permuted", (self(6, 35), *(self.permuted(6, 35) for _ in range(arity - 1)))
         yield "across", (self(2, 130, 70), *(self.across(2, 130, 70) for _ in range(arity - 1)))
         yield "odd_across", (self(2, 131, 67), *(self.across(2, 131, 67) for _ in range(arity - 1)))
+        yield "odd_permuted", (self(19, 3, 67), *(self.permuted(19, 3, 67) for _ in range(arity - 1)))
         yield "strided", tuple(self.strided(4, 21) for _ in range(arity))
         yield "unaligned", tuple(self.unaligned(5, 67) for _ in range(arity))
         yield "expanded", (self(1, 33).expand(4, 33), *(self(4, 1).expand(4, 33) for _ in range(arity - 1)))
