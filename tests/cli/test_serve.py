@@ -140,7 +140,9 @@ def test_accepted_requests_are_answered_after_sigterm(
         for _ in range(3):
             threads.append(threading.Thread(target=lambda: answers.append(infer(url, block))))
             threads[-1].start()
-            assert accepted.acquire(timeout=10)  # the first runs and the others wait in the queue; then comes the signal
+            assert accepted.acquire(
+                timeout=10
+            )  # the first runs and the others wait in the queue; then comes the signal
 
     status, out, _ = serve(client, block, "--max-batch", 2, "--delay", 0)
     for thread in threads:
