@@ -31,11 +31,7 @@ from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
 
-pytest_plugins = ["support.gpu_marker", "support.graphs"]
-
-# On CPUs with AVX512-FP16, oneDNN in torch 2.13 does not finish generating its code for depthwise convolutions in f16
-# with windows of 15 elements or more, also in eager mode.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+pytest_plugins = ["support.gpu_marker", "support.graphs", "support.processor"]
 
 ASKED_FOR = {
     "browser": "Chromium and fuseconv[browser]",
