@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from fuseconv.graph.typical_sizes import typical
 from fuseconv.matching.graph import Workspace, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.search import Index
@@ -70,8 +71,8 @@ def _is_slice(node: Node) -> bool:
 
 
 def _count(node: Node) -> int:
-    """Returns the number of elements of a tensor. Symbolic sizes count with their values on the example inputs."""
-    return math.prod(size if isinstance(size, int) else int(size.node.hint or 1) for size in node.meta["val"].shape)
+    """Returns the number of elements of a tensor in a typical call."""
+    return math.prod(map(typical, node.meta["val"].shape))
 
 
 def _given(node: Node, captures: dict[str, Any]) -> Iterator[str]:

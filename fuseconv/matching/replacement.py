@@ -17,6 +17,7 @@ from torch.fx import Node
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.graph.all_sizes import GuardError
 from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.graph.typical_sizes import typical
 from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes, why_no_op
 from fuseconv.rulebook.functions import Constants
 from fuseconv.rulebook.predicates import FUNCTIONS
@@ -231,9 +232,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """Returns the size of a tensor in bytes. Symbolic sizes count with their values on the example inputs."""
-    sizes = (size if isinstance(size, int) else size.node.hint or 1 for size in fake.shape)
-    return fake.element_size() * math.prod(map(int, sizes))
+    """Returns the size of a tensor in bytes, in a typical call."""
+    return fake.element_size() * math.prod(map(typical, fake.shape))
 
 
 def _check_constant(line: Line, instruction: Instruction, made: set[str], workspace: Workspace) -> None:

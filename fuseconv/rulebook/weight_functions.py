@@ -10,13 +10,13 @@ from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.graph.typical_sizes import typical
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import FROM_WEIGHT, fake_of
 from fuseconv.rulebook.refused import Refused, text_of
 
 _LARGE = {"f16": 2**27, "bf16": 2**27, "f32": 2**25}
-"""The number of products of two elements from which aligned rows save more time than it takes to copy x once. Symbolic
-sizes count with their values on the example inputs."""
+"""The number of products of two elements from which aligned rows save more time than it takes to copy x once."""
 
 _PARTS = {
     "aten.view.default",
@@ -101,13 +101,12 @@ def _padding(weight: Any, axis: int) -> int:
 
 @rule_function()
 def is_large_product(_: Constants, x: Any, weight: Any) -> None:
-    """The product of x with a weight, at the sizes of the example inputs, takes longer than a copy of x."""
+    """The product of x with a weight takes longer than a copy of x, at the middle of the ranges of dynamic sizes."""
     w = fake_of(weight)
     least = _LARGE.get(SHORT_DTYPES.get(str(w.dtype), ""))
     if least is None or w.dim() != 2 or not all(isinstance(size, int) for size in w.shape):
         raise Refused("a weight [n, k] in f16, bf16 or f32", text_of(weight))
-    sizes = [size if isinstance(size, int) else size.node.hint or 1 for size in fake_of(x).shape[:-1]]
-    rows, (n, k) = math.prod(map(int, sizes)), w.shape
+    rows, (n, k) = math.prod(map(typical, fake_of(x).shape[:-1])), w.shape
     if k < 16 or n < 32 or rows * n * k < least:
         expected = f"16 or more columns, 32 or more rows and {least} products of elements"
         raise Refused(expected, f"{rows} rows times {text_of(weight)}")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fuseconv.graph.typical_sizes import ends, middle
+
 if TYPE_CHECKING:
     import sympy
     from torch import SymInt
@@ -61,16 +63,16 @@ def _values(ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> dict[sympy.Symbo
 
     They are distinct if the ranges allow it, so that no two sizes are equal by coincidence, and not 0 or 1.
     """
-    ends = {symbol: (max(int(one.lower), 2), int(min(one.upper, LARGEST))) for symbol, one in ranges.items()}
-    values = {symbol: max(low, (low + high) // 2) for symbol, (low, high) in ends.items()}
+    bounds = {symbol: ends(one, LARGEST) for symbol, one in ranges.items()}
+    values = {symbol: middle(*pair) for symbol, pair in bounds.items()}
     while math.prod(values.values()) > LARGEST_PRODUCT:
-        smaller = {symbol: max(ends[symbol][0], value // 2) for symbol, value in values.items()}
+        smaller = {symbol: max(bounds[symbol][0], value // 2) for symbol, value in values.items()}
         if smaller == values:
             break
         largest = max((symbol for symbol in values if smaller[symbol] < values[symbol]), key=values.__getitem__)
         values[largest] = smaller[largest]
     taken: set[int] = set()
-    for symbol, (_, high) in ends.items():
+    for symbol, (_, high) in bounds.items():
         values[symbol] = next((one for one in range(values[symbol], high + 1) if one not in taken), values[symbol])
         taken.add(values[symbol])
     return values

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import programs
+from support import programs, small_bundle
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,6 +84,19 @@ def test_rows_are_padded(name: str, default_rules: tuple[Rule, ...]) -> None:
     result = rewrite(program, plan(program, default_rules, device=device, targets=()))
     assert called(result) == ops
     torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize(
+    ("rows", "ops"),
+    [("1..4096", [PAD, LINEAR]), ("8..1024:8", [PAD, LINEAR]), ("1..64", [LINEAR])],
+)
+def test_dynamic_rows_are_padded_if_their_range_is_large(
+    rows: str, ops: list[str], default_rules: tuple[Rule, ...]
+) -> None:
+    """The product with 63 x 2048 weights is large from 261 rows on. The program is captured with fewer."""
+    program = small_bundle.program(nn.Linear(63, 2048), (f"x=f32[batch:{rows},63]",))
+    result = rewrite(program, plan(program, default_rules, device="cuda", targets=()))
+    assert called(result) == ops
 
 
 def test_padded_weights_are_multiples_of_16_bytes(default_rules: tuple[Rule, ...]) -> None:
