@@ -10,21 +10,21 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fuseconv.graph.floor_division import same_quotients
+
 
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
     """Returns whether two shapes are provably equal for all values of their symbolic sizes."""
+    return len(left) == len(right) and all(map(same_size, left, right))
+
+
+def same_size(one: Any, other: Any) -> bool:
+    """Returns whether two sizes are provably equal for all values of their symbols."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return len(left) == len(right) and all(
-        _is_one_expression(one, other) or statically_known_true(one == other)
-        for one, other in zip(left, right, strict=True)
-    )
-
-
-def _is_one_expression(one: Any, other: Any) -> bool:
-    """Returns whether two symbolic sizes are the same expression. This check is faster than the solver."""
-    symbolic = hasattr(one, "node") and hasattr(other, "node")
-    return symbolic and bool(one.node.expr == other.node.expr)
+    sides = [side.node.expr if hasattr(side, "node") else side for side in (one, other)]
+    # The first check is faster than torch's solver, and the last one knows floor divisions that the solver does not.
+    return bool(sides[0] == sides[1]) or statically_known_true(one == other) or same_quotients(*sides)
 
 
 def row_major(fake: Any) -> bool:
@@ -34,11 +34,9 @@ def row_major(fake: Any) -> bool:
 
 def are_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Returns whether these are provably the sizes and strides of a contiguous tensor."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
     expected: Any = 1
     for length, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
+        if not (same_size(length, 1) or same_size(stride, expected)):
             return False
         expected = expected * length
     return True
@@ -49,14 +47,10 @@ def memory_order(fake: Any) -> list[int] | None:
 
     `permute` with this order makes the tensor contiguous. The order of a contiguous tensor is `[0, 1, ...]`.
     """
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
     order, rest, expected = list[int](), list(range(fake.dim())), 1
     while rest:
         inner = (
-            axis
-            for axis in reversed(rest)
-            if statically_known_true(fake.shape[axis] == 1) or statically_known_true(fake.stride(axis) == expected)
+            axis for axis in reversed(rest) if same_size(fake.shape[axis], 1) or same_size(fake.stride(axis), expected)
         )
         if (axis := next(inner, None)) is None:
             return None
@@ -76,12 +70,10 @@ def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -
         ranges: maps each symbolic size to its declared range. `!=` and the order operators use these ranges, because
             torch's own ranges assume that every size is at least 2.
     """
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
     if comparison == "in":
         return any(compare(left, "==", member, ranges) for member in right)
     if comparison == "==":
-        return bool(statically_known_true(left == right))
+        return same_size(left, right)
     if comparison == "!=":
         return _holds(left != right, ranges)
     if any(isinstance(side, str | None) for side in (left, right)):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.graph.proved_sizes import same_size, same_sizes
 from fuseconv.matching.graph import arguments
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
@@ -108,18 +108,16 @@ def _cost(fakes: dict[str, torch.Tensor], groups: _Groups) -> tuple[bool, int, i
 
 def _is_view(fake: torch.Tensor, group: tuple[int, int]) -> bool:
     """Returns whether a group of axes provably becomes one without a copy."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    axes = [at for at in range(*group) if not same_sizes([fake.shape[at]], [1])]
+    axes = [at for at in range(*group) if not same_size(fake.shape[at], 1)]
     sizes, strides = fake.shape, fake.stride()
-    return all(statically_known_true(strides[a] == sizes[b] * strides[b]) for a, b in pairwise(axes))
+    return all(same_size(strides[a], sizes[b] * strides[b]) for a, b in pairwise(axes))
 
 
 def _is_mixed(q: Sequence[Any], mask: torch.Tensor, group: tuple[int, int]) -> bool:
     """Returns whether a mask differs along some axes of a group and is broadcast along others."""
     missing = len(q) - mask.dim()
-    ones = [at < missing or same_sizes([mask.shape[at - missing]], [1]) for at in range(*group)]
-    broadcast = [one and not same_sizes([q[at]], [1]) for at, one in zip(range(*group), ones, strict=True)]
+    ones = [at < missing or same_size(mask.shape[at - missing], 1) for at in range(*group)]
+    broadcast = [one and not same_size(q[at], 1) for at, one in zip(range(*group), ones, strict=True)]
     return any(broadcast) and not all(ones)
 
 

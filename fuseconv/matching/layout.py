@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.proved_sizes import memory_order, same_sizes
+from fuseconv.graph.proved_sizes import memory_order, same_size, same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.rulebook.refused import Refused
 
@@ -128,4 +128,4 @@ def _same_layout(new: Any, old: Any) -> bool:
         return same_sizes(new.stride(), old.stride())
     if isinstance(new, list | tuple) and isinstance(old, list | tuple) and len(new) == len(old):
         return all(_same_layout(one, other) for one, other in zip(new, old, strict=True))
-    return isinstance(new, int | torch.SymInt) and isinstance(old, int | torch.SymInt) and same_sizes([new], [old])
+    return isinstance(new, int | torch.SymInt) and isinstance(old, int | torch.SymInt) and same_size(new, old)

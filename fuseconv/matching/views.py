@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from fuseconv.graph.all_sizes import GuardError, key_of
-from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.graph.proved_sizes import row_major, same_size
 from fuseconv.matching.graph import Workspace, find_op, map_nodes, op_name
 from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.ones import called_at_one, values_at_one
@@ -170,7 +170,7 @@ def _is_dense(node: Node, fake: torch.Tensor) -> bool:
 
 def _accepts(user: Node, value: torch.Tensor) -> bool:
     """Returns whether a user of a value reads it in place although it is not row-major."""
-    name, unit = op_name(user.target), [same_sizes([step], [1]) for step in value.stride()[-2:]]
+    name, unit = op_name(user.target), [same_size(step, 1) for step in value.stride()[-2:]]
     return name in _SIZES or (name == _ATTENTION and unit[-1:] == [True]) or (name in _PRODUCTS and any(unit))
 
 

@@ -7,7 +7,7 @@ import operator
 import sys
 from typing import Any
 
-from fuseconv.graph.proved_sizes import are_row_major
+from fuseconv.graph.proved_sizes import are_row_major, same_size
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import fake_of
 from fuseconv.rulebook.refused import Refused, text_of
@@ -68,7 +68,7 @@ def is_channels_last(_: Constants, *operands: Any) -> None:
             innermost = (
                 min((stride for _, stride in channels), default=0) == 1
                 and statically_known_true(column >= span)
-                and statically_known_true(row == column * fake.shape[-1])
+                and same_size(row, column * fake.shape[-1])
                 and statically_known_true(image >= row * fake.shape[-2])
             )
         if not innermost:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
-from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.graph.proved_sizes import same_size, same_sizes
 from fuseconv.graph.typical_sizes import typical
 from fuseconv.rulebook.functions import Constants, rule_function
 from fuseconv.rulebook.operands import FROM_WEIGHT, fake_of
@@ -127,7 +127,7 @@ def read_as_part(_: Constants, y: Any, *others: str) -> None:
 def _keeps_rows(shape: Sequence[Any], length: Any) -> bool:
     """Returns whether the last axes of a shape are those of rows of this length, so that no row joins the next."""
     products = itertools.accumulate(reversed(shape), operator.mul, initial=1)
-    return any(same_sizes([product], [length]) for product in products)
+    return any(same_size(product, length) for product in products)
 
 
 @rule_function(ends=True)
@@ -137,11 +137,9 @@ def mask_padding(_: Constants, k: Any, mask: Any) -> int:
     if not isinstance(keys, int) or m.dim() < 2 or not same_sizes(m.shape[-1:], [keys]):
         raise Refused("a mask with a static number of keys", text_of(mask))
     step = 16 // m.element_size()
-    strides = [
-        stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_sizes([size], [1])
-    ]
-    if any(same_sizes([stride], [0]) for stride in strides):
+    strides = [stride for stride, size in zip(m.stride()[:-1], m.shape[:-1], strict=True) if not same_size(size, 1)]
+    if any(same_size(stride, 0) for stride in strides):
         raise Refused("a mask that is not expanded, because zeros are added to each row", text_of(mask))
-    if m.stride(-1) == 1 and all(same_sizes([stride % step], [0]) for stride in strides):
+    if m.stride(-1) == 1 and all(same_size(stride % step, 0) for stride in strides):
         raise Refused("rows of a mask that begin anywhere", f"strides {tuple(m.stride())} of {text_of(mask)}")
     return int(-keys % step or step)

@@ -33,7 +33,7 @@ from torch.fx import Graph, Node
 from fuseconv.graph.aliases import Aliases
 from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 from fuseconv.graph.nodes import arguments
-from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.graph.proved_sizes import same_size, same_sizes
 from fuseconv.ops import attention, causal_attention
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
@@ -106,14 +106,14 @@ def _group(q: torch.Tensor, k: torch.Tensor) -> int:
 def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
     """Returns whether the kernels support the mask of an attention node, or attention without a mask."""
     if given["attn_mask"] is None:
-        return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
+        return not given["is_causal"] or same_size(q.shape[2], k.shape[2])
     mask = given["attn_mask"].meta["val"]
     scores = [*q.shape[:3], k.shape[2]][-mask.dim() :]
     fits = 0 < mask.dim() <= 4 and all(
-        same_sizes([size], [wanted]) or (size == 1 and isinstance(size, int))
+        same_size(size, wanted) or (size == 1 and isinstance(size, int))
         for size, wanted in zip(mask.shape[:-1], scores[:-1], strict=True)
     )
-    is_wide = fits and same_sizes([mask.shape[-1]], [k.shape[2]])
+    is_wide = fits and same_size(mask.shape[-1], k.shape[2])
     return is_wide and mask.dtype in (torch.bool, q.dtype) and not given["is_causal"]
 
 
@@ -223,7 +223,7 @@ class _Naming:
 
     def _dense(self, operand: Node, *, also: bool = True) -> Node:
         """Returns an operand in which the elements of a head are adjacent in memory. It is a copy if not `also`."""
-        if also and same_sizes([operand.meta["val"].stride(-1)], [1]):
+        if also and same_size(operand.meta["val"].stride(-1), 1):
             return operand
         dense: Node = self._call(torch.ops.aten.contiguous.default, operand)
         return dense

@@ -2,15 +2,20 @@
 
 import io
 import logging
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._sympy.functions import FloorDiv
 
 from fuseconv.graph.all_sizes import MOST_CONDITIONS, GuardError, run_for_all_sizes
+from fuseconv.graph.floor_division import normal_form
+from fuseconv.graph.proved_sizes import same_size, same_sizes
 
 
 def fake_of_any_batch() -> tuple[FakeTensorMode, Tensor]:
@@ -127,3 +132,34 @@ def test_a_product_of_sizes_is_more_than_each_of_them() -> None:
     assert run_for_all_sizes(mode, lambda: 1 if batch % rows != 0 else 2) == 1
     with pytest.raises(GuardError, match="a condition on sizes"):
         run_for_all_sizes(mode, lambda: 1 if batch * batch == batch + 6 else 2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_normal_form_of_a_floor_division_has_its_values(seed: int) -> None:
+    draw, (a, b) = random.Random(seed), sympy.symbols("a b", integer=True, positive=True)
+    for _ in range(20):
+        dividend = draw.randint(-9, 64) * a + draw.randint(-9, 64) * a * b + draw.randint(-40, 40)
+        quotient = FloorDiv(dividend, draw.choice([1, 2, 3, 4, 8, 64]))
+        twice = FloorDiv(draw.randint(1, 9) * quotient + draw.randint(-5, 5), draw.randint(1, 8))
+        values = {a: draw.randint(1, 99), b: draw.randint(1, 99)}
+        assert normal_form(twice).subs(values) == twice.subs(values)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (lambda s: (32 * s - 1) // 64 + 1, lambda s: (s - 1) // 2 + 1, True),
+        (lambda s: (12 * s + 5) // 4, lambda s: 3 * s + 1, True),
+        (lambda s: (7 * s) // 2, lambda s: 3 * s + s // 2, True),
+        (lambda s: (32 * s - 33) // 64 + 1, lambda s: (s - 1) // 2 + 1, False),
+        (lambda s: s // 2, lambda s: (s + 1) // 2, False),
+        (lambda s: s, lambda s: 3, False),
+    ],
+)
+def test_sizes_with_floor_divisions_are_compared(
+    one: Callable[[Any], Any], other: Callable[[Any], Any], same: bool
+) -> None:
+    _, value = fake_of_any_batch()
+    batch = value.shape[0]
+    assert same_sizes([one(batch), 2], [other(batch), 2]) is same
+    assert same_size(batch * one(batch), other(batch) * batch) is same
