@@ -131,8 +131,11 @@ def _export(
     from fuseconv.targets.onnx_empty_sums import widen_empty_sums
     from fuseconv.targets.onnx_functions import translations
     from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
+    from fuseconv.targets.onnx_layer_norm import write_out_long_layer_norms
+    from fuseconv.targets.onnx_long_sums import split_long_sums
     from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
     from fuseconv.targets.onnx_pools import conv3d, keep_pads
+    from fuseconv.targets.onnx_sizes import Sizes
     from fuseconv.targets.onnx_spellings import prepared
     from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
 
@@ -168,10 +171,14 @@ def _export(
             # weights.
             onnxscript.optimizer.inline(program.model)
             write_exactly(program.model, numbers_of(program.exported_program))
-            onnxscript.optimizer.fold_constants(program.model, should_fold=unfolded)
+            onnxscript.optimizer.fold_constants(program.model, onnx_shape_inference=True, should_fold=unfolded)
+            sizes = Sizes(exported.range_constraints)
+            if device == "cpu":
+                write_out_long_layer_norms(program.model, sizes)
+                split_long_sums(program.model, sizes)
             onnxscript.optimizer.remove_unused_nodes(program.model)
             keep_factors(program.model)
-            widen_empty_sums(program.model, exported.range_constraints)
+            widen_empty_sums(program.model, sizes)
             keep_pads(program.model)
             count_axes_from_the_first(program.model.graph.all_nodes())
     except torch.onnx.errors.OnnxExporterError as error:

@@ -21,6 +21,8 @@ from onnx.defs import OpSchema
 from torch.fx import Node
 
 from fuseconv.ops import OPS, Op
+from fuseconv.targets.onnx_long_sums import SHORT, SHORT_IN_ROWS
+from fuseconv.targets.onnx_sizes import largest
 
 DOMAIN = "com.fuseconv"
 VERSION = 1
@@ -48,11 +50,14 @@ class Call:
         tensors: for each tensor argument, its dtype and one number per axis, or None if the argument is omitted. Sizes
             are numbered from 1 in order of appearance, and equal sizes get the same number. A size of 1, which
             broadcasts, gets the number 0.
+        bounds: for each number from 1, the least of `onnx_long_sums.SHORT`, `SHORT_IN_ROWS` and None (no bound) that
+            the size never exceeds.
         attributes: the name and value of each other argument.
     """
 
     op: Op[..., Any]
     tensors: tuple[tuple[torch.dtype, tuple[int, ...]] | None, ...]
+    bounds: tuple[int | None, ...]
     attributes: tuple[tuple[str, Any], ...]
 
     @staticmethod
@@ -60,16 +65,21 @@ class Call:
         """Returns the properties of the call of `op` in a graph node."""
         given = arguments_of(op, node.args, node.kwargs)
         numbers: dict[Any, int] = {}
+        bounds: list[int | None] = []
 
-        def sizes(tensor: torch.Tensor) -> tuple[int, ...]:
-            return tuple(
-                0 if str(size) == "1" else numbers.setdefault(str(size), len(numbers) + 1) for size in tensor.shape
-            )
+        def number(size: int | torch.SymInt) -> int:
+            if str(size) == "1":
+                return 0
+            if str(size) not in numbers:
+                numbers[str(size)] = len(numbers) + 1
+                bounds.append(next((bound for bound in (SHORT, SHORT_IN_ROWS) if largest(size) <= bound), None))
+            return numbers[str(size)]
 
-        tensors = (given[name] for name in tensor_names(op))
+        values = (None if given[name] is None else given[name].meta["val"] for name in tensor_names(op))
         return Call(
             op,
-            tuple(None if node is None else (node.meta["val"].dtype, sizes(node.meta["val"])) for node in tensors),
+            tuple(None if value is None else (value.dtype, tuple(map(number, value.shape))) for value in values),
+            tuple(bounds),
             tuple(
                 (name, tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value)
                 for name, value in given.items()
@@ -87,6 +97,13 @@ class Call:
         return [
             torch.zeros([sizes[number] for number in numbers], dtype=dtype)
             for dtype, numbers in filter(None, self.tensors)
+        ]
+
+    def dynamic_dims(self) -> list[dict[int, Any]]:
+        """Returns the dynamic dims of each example: every axis whose size is not 1, so that no size is a constant."""
+        return [
+            {axis: _dim(self.bounds[number - 1], example.shape[axis]) for axis, number in enumerate(numbers) if number}
+            for (_, numbers), example in zip(filter(None, self.tensors), self.examples(), strict=True)
         ]
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -234,7 +251,7 @@ def _read(body: bytes, overload: str) -> ir.Function:
 
 def _exported(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
     groups = tuple(call.examples() for call in calls)
-    shapes = tuple([_dynamic(tensor) for tensor in group] for group in groups)
+    shapes = tuple(call.dynamic_dims() for call in calls)
     program = torch.export.export(_References(calls), groups, dynamic_shapes={"groups": shapes})
     graph = export(program).graph
     inputs, outputs = iter(graph.inputs), iter(graph.outputs)
@@ -246,9 +263,10 @@ def _exported(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir
     return functions
 
 
-def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
-    """Returns the dynamic dims of an example: every axis whose size is not 1, so that no size becomes a constant."""
-    return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
+def _dim(bound: int | None, example: int) -> Any:
+    """Returns a dynamic dim with an upper bound, which is at least the size of the example."""
+    dynamic = torch.export.Dim.DYNAMIC
+    return dynamic if bound is None else dynamic(max=max(bound, example))
 
 
 def _function(call: Call, graph: ir.Graph) -> ir.Function:

@@ -4,8 +4,7 @@ ONNX's GroupNormalization computes the variance as the mean of squares minus the
 InstanceNormalization subtracts the scaled mean from the scaled input. Both lose all digits if the variance is small
 compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. This module uses basic operators instead: before
 squaring, it subtracts the mean twice, so that the second subtraction removes the rounding error of the first mean.
-Means are taken one dim at a time. On a CPU, ONNX Runtime adds all values of a mean in a few sums, which are inaccurate
-if a group is a whole image.
+On a CPU, `onnx_long_sums` makes the means of large groups accurate.
 """
 
 from __future__ import annotations
@@ -33,10 +32,12 @@ def group_norm(
     del cudnn_enabled
     wide = _wide(x.dtype)
     values = x if wide == x.dtype else op.Cast(x, to=wide)
-    groups, dims = op.Reshape(values, _by_groups(x, num_groups), allowzero=1), len(x.shape) - 1
+    groups = op.Reshape(values, _by_groups(x, num_groups), allowzero=1)
+    groups.shape = ir.Shape([x.shape[0], num_groups, _width(x.shape[1], num_groups), *x.shape[2:]])
+    dims = op.Constant(value_ints=list(range(2, len(x.shape) + 1)))
     for _ in range(2):
-        groups = op.Sub(groups, _mean(groups, dims))
-    variance = _mean(op.Mul(groups, groups), dims)
+        groups = op.Sub(groups, op.ReduceMean(groups, dims))
+    variance = op.ReduceMean(op.Mul(groups, groups), dims)
     normed = op.Div(groups, op.Sqrt(op.Add(variance, op.Constant(value=ir.tensor(eps, dtype=wide)))))
     result = _affine(op.Reshape(normed, op.Shape(x)), weight, bias, len(x.shape), wide)
     return result if wide == x.dtype else op.CastLike(result, x)
@@ -84,19 +85,14 @@ def _wide(dtype: ir.DataType) -> ir.DataType:
 
 def _by_groups(x: Any, groups: int) -> Any:
     """Returns the shape [N, groups, C / groups, ...], computed: ONNX cannot infer a size (-1) of an empty tensor."""
-    given, channels = op.Constant(value_ints=[groups]), x.shape[1]
-    if isinstance(channels, int):
-        width = op.Constant(value_ints=[channels // groups])
-    else:
-        width = op.Div(op.Shape(x, start=1, end=2), given)
+    given, width = op.Constant(value_ints=[groups]), _width(x.shape[1], groups)
+    width = op.Constant(value_ints=[width]) if isinstance(width, int) else op.Div(op.Shape(x, start=1, end=2), given)
     return op.Concat(op.Shape(x, end=1), given, width, op.Shape(x, start=2), axis=0)
 
 
-def _mean(values: Any, dims: int) -> Any:
-    """Returns the mean over the last dims, one after the other, and keeps them."""
-    for axis in range(-1, -dims - 1, -1):
-        values = op.ReduceMean(values, op.Constant(value_ints=[axis]))
-    return values
+def _width(channels: int | ir.SymbolicDim, groups: int) -> int | ir.SymbolicDim:
+    """Returns the number of channels in a group."""
+    return channels // groups if isinstance(channels, int) else ir.SymbolicDim(f"({channels.value})//{groups}")
 
 
 def _affine(normed: Any, weight: Any, bias: Any, rank: int, wide: ir.DataType) -> Any:

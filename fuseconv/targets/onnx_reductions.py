@@ -24,6 +24,15 @@ def _extremum(op: Any) -> Callable[..., Any]:
     return reduce
 
 
+def vector_norm(
+    x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """Lists all axes if none are given, because the exporter would reshape to a vector of unknown size."""
+    if (dim is not None and len(dim)) or not x.dim():
+        return NotImplemented
+    return aten.linalg_vector_norm.default(x, order, list(range(x.dim())), keepdim, dtype=dtype)
+
+
 def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
     """Gathers each element from its old position if a size is dynamic or 0.
 
@@ -236,6 +245,7 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     aten.amax.default: _extremum(aten.amax.default),
     aten.amin.default: _extremum(aten.amin.default),
     aten.aminmax.default: aminmax,
+    aten.linalg_vector_norm.default: vector_norm,
     aten.argmax.default: _position(aten.argmax.default),
     aten.argmin.default: _position(aten.argmin.default),
     **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), any_of),

@@ -15,7 +15,7 @@ F32 = torch.float32
 def called(act: str) -> Call:
     given = arguments_of(ops.linear_act, (None, None, None), {"act": act})
     rest = tuple((name, value) for name, value in given.items() if name not in tensor_names(ops.linear_act))
-    return Call(ops.linear_act, ((F32, (1, 2)), (F32, (3, 2)), (F32, (3,)), None), rest)
+    return Call(ops.linear_act, ((F32, (1, 2)), (F32, (3, 2)), (F32, (3,)), None), (None,) * 3, rest)
 
 
 def test_a_body_is_exported_once_and_does_not_depend_on_what_is_exported_with_it() -> None:
