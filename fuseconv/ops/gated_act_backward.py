@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
+from fuseconv.ops.layout import channels_last
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -28,7 +29,7 @@ def reference(grad: Tensor, z: Tensor, act: str) -> Tensor:
     gate, up = z.tensor_split(2, -1)
     value = activate(gate, act)
     before = activate_backward(grad * up, value if act in FROM_RESULT else gate, act)
-    return torch.cat([before, grad * value], -1)
+    return torch.cat([before, grad * value], -1).contiguous()
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -42,6 +43,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("odd_half", (draw(31, 17), draw(31, 34), "silu")),
         Sample("threads", (draw(17, 4099), draw(17, 8198), "gelu_tanh")),
         Sample("permuted", (draw.permuted(4, 6, 24), draw.permuted(4, 6, 48), "silu")),
+        Sample("channels_last", (channels_last(draw(2, 3, 4, 6)), channels_last(draw(2, 3, 4, 12)), "silu")),
         Sample("strided", (draw.strided(4, 24), draw.strided(4, 48), "tanh")),
         Sample("padded", (draw.padded(40, 24), draw.padded(40, 48), "silu")),
         Sample("expanded", (draw(1, 1).expand(4, 24), draw(4, 48), "gelu")),
