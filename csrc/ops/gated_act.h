@@ -25,7 +25,8 @@ struct GatedAct {
     common_dtype(name, {{"z", args.z}});
     check_halves(name, args.z);
     parse_activation(name, args.act);
-    return {contiguous(args.z.dtype, args.z.rank, Halves(args.z).sizes)};
+    const Halves halves(args.z);
+    return {broadcast(name, {"gate", halves.gate}, {"up", halves.up})};
   }
 
   template <class Target>

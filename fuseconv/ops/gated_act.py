@@ -11,6 +11,7 @@ from torch import Tensor
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.gated_act_backward import gated_act_backward
 from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.layout import channels_last
 from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -33,7 +34,7 @@ def reference(z: Tensor, act: str) -> Tensor:
         tensor([[3., 0.]])
     """
     gate, up = z.tensor_split(2, -1)
-    return (activate(gate, act) * up).contiguous()
+    return activate(gate, act) * up
 
 
 def _keep(a: SimpleNamespace, _: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -55,6 +56,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("odd_half", (draw(31, 34), "silu")),
         Sample("threads", (draw(17, 8198), "gelu_tanh")),
         Sample("permuted", (draw.permuted(4, 6, 48), "silu")),
+        Sample("across", (draw.across(2, 131, 70), "silu")),
+        Sample("channels_last", (channels_last(draw(2, 3, 4, 6)), "gelu")),
         Sample("strided", (draw.strided(4, 48), "tanh")),
         Sample("padded", (draw.padded(40, 48), "silu")),
         Sample("expanded", (draw(1, 48).expand(4, 48), "gelu")),

@@ -317,7 +317,7 @@ def test_offsets_beyond_32_bits(device: str) -> None:
 
 
 def test_results_have_eagers_layout() -> None:
-    """Random layouts: the strides of a sum are those that PyTorch gives it."""
+    """Random layouts: the strides of a sum, and of gated halves, are those that PyTorch gives them."""
     draw = torch.Generator().manual_seed(0)
 
     def randint(high: int) -> int:
@@ -335,6 +335,9 @@ def test_results_have_eagers_layout() -> None:
         result, original = ops.add_relu(*operands), torch.relu(operands[0] + operands[1])
         assert layout(result) == layout(original), [(value.shape, value.stride()) for value in operands]
         assert torch.equal(result, original)
+        halves = torch.cat(torch.broadcast_tensors(*operands), -1).permute(order).contiguous()
+        halves = halves.permute([order.index(axis) for axis in range(rank)])
+        assert layout(ops.gated_act(halves, "silu")) == layout(ops.gated_act.reference(halves, "silu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
