@@ -37,19 +37,33 @@ Moments<A> moments_of(A center, const double* distances, int64_t n, double eps) 
   return {center, static_cast<A>(correction), static_cast<A>(1 / std::sqrt(variance + eps))};
 }
 
+inline constexpr int64_t kMomentRows = 16;
+
+// Computes the moments of `count` rows of n values, at most kMomentRows. Each step is done for all rows before the next
+// one: the steps of one row wait for each other, but the processor computes the same step of several rows in parallel.
 template <class A>
-Moments<A> moments(const A* s, int64_t n, double eps, bool centred) {
+void find_moments(const A* const* rows, int64_t count, int64_t n, double eps, bool centred, Moments<A>* moments) {
   const double share = 1.0 / n;
-  double total;
+  double totals[kMomentRows][2];
   if (!centred) {
-    sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x * x; }, &total);
-    return {A(0), A(0), static_cast<A>(1 / std::sqrt(total * share + eps))};
+    for (int64_t r = 0; r < count; ++r) {
+      sum_row<1>(rows[r], n, [](const auto& x, auto* t) { t[0] = x * x; }, totals[r]);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      moments[r] = {A(0), A(0), static_cast<A>(1 / std::sqrt(totals[r][0] * share + eps))};
+    }
+    return;
   }
-  sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x; }, &total);
-  const A center = static_cast<A>(total * share);
-  double distances[2];
-  sum_row<2>(s, n, distances_to(center), distances);
-  return moments_of(center, distances, n, eps);
+  for (int64_t r = 0; r < count; ++r) {
+    sum_row<1>(rows[r], n, [](const auto& x, auto* t) { t[0] = x; }, totals[r]);
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    moments[r].center = static_cast<A>(totals[r][0] * share);
+    sum_row<2>(rows[r], n, distances_to(moments[r].center), totals[r]);
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    moments[r] = moments_of(moments[r].center, totals[r], n, eps);
+  }
 }
 
 }  // namespace FUSECONV_ISA

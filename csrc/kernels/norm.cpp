@@ -16,6 +16,10 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 
+// The number of elements of the rows that are computed at once. They must stay in the L1 cache from one step to the
+// next.
+constexpr int64_t kBatch = 2048;
+
 template <class T>
 struct Rows {
   using A = Compute<T>;
@@ -25,15 +29,28 @@ struct Rows {
   const NormRows rows{norm};
   const int64_t columns = norm.x.sizes[norm.x.rank - 1];
 
+  // Computes rows [begin, end). Each step is done for all rows of a batch before the next one. Therefore, a converted
+  // row is in the cache before it is read again, and short rows do not wait for their own moments.
   void operator()(int64_t begin, int64_t end) const {
-    Buffer<A> row(columns), weight(columns), bias(columns);
+    const int64_t batch = std::clamp<int64_t>(kBatch / columns, 1, kMomentRows);
+    Buffer<A> buffer(batch * columns), weight(columns), bias(columns);
     const A* scale = vector(norm.weight, A(1), weight.data());
     const A* shift = vector(norm.bias, A(0), bias.data());
-    for (Position position(rows.loop, rows.count, begin); begin < end; ++begin, position.advance(1)) {
-      const int64_t* offsets = position.offsets();
-      const A* s = load_row(offsets, row.data());
-      store_row(s, moments(s, columns, norm.eps, norm.centred), scale, shift,
-                static_cast<T*>(norm.y.data) + offsets[0]);
+    const A* s[kMomentRows];
+    T* y[kMomentRows];
+    Moments<A> moments[kMomentRows];
+    Position position(rows.loop, rows.count, begin);
+    for (int64_t n; begin < end; begin += n) {
+      n = std::min(batch, end - begin);
+      for (int64_t r = 0; r < n; ++r, position.advance(1)) {
+        const int64_t* offsets = position.offsets();
+        s[r] = load_row(offsets, buffer.data() + r * columns);
+        y[r] = static_cast<T*>(norm.y.data) + offsets[0];
+      }
+      find_moments(s, n, columns, norm.eps, norm.centred, moments);
+      for (int64_t r = 0; r < n; ++r) {
+        store_row(s[r], moments[r], scale, shift, y[r]);
+      }
     }
   }
 

@@ -47,7 +47,9 @@ struct GradientRows {
         const int64_t* offsets = position.offsets();
         const A* grad = load(norm.grad, offsets[1], grad_row.data());
         const A* x = load(norm.x, offsets[2], x_row.data());
-        const auto [center, correction, factor] = moments(x, columns, norm.eps, norm.centred);
+        Moments<A> moments;
+        find_moments(&x, 1, columns, norm.eps, norm.centred, &moments);
+        const auto [center, correction, factor] = moments;
         A* n = n_row.data();
         A* product = product_row.data();
 #pragma omp simd
