@@ -11,6 +11,15 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
+// The bytes of the registers. Of wider vectors, a compiler keeps parts in memory.
+#if defined(__AVX512F__)
+inline constexpr int kRegister = 64;
+#elif defined(__AVX__)
+inline constexpr int kRegister = 32;
+#else
+inline constexpr int kRegister = 16;
+#endif
+
 // Returns the sum of the lanes of a vector, of which there are a power of two.
 template <class A, class Vector>
 A sum_lanes(const Vector& vector) {
@@ -32,9 +41,9 @@ A sum_lanes(const Vector& vector) {
 // are in f64.
 template <int Sums, class A, class Terms>
 void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
-  typedef A Vector __attribute__((vector_size(64)));
-  constexpr int kLanes = 64 / sizeof(A);
-  constexpr int kChains = 4 / Sums;
+  typedef A Vector __attribute__((vector_size(kRegister)));
+  constexpr int kLanes = kRegister / sizeof(A);
+  constexpr int kChains = (kRegister == 64 ? 4 : 8) / Sums;
   constexpr int64_t kStep = kLanes * kChains;
   constexpr int64_t kTile = 16 * kStep;
   std::fill_n(totals, Sums, 0.0);
