@@ -55,8 +55,8 @@ class NarrowedError(Exception):
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
     """Finds the step of each dim of a contract with which a model runs, if the model fails without steps.
 
-    First finds one step with which the model runs if all dims use it. Then reduces the step of each dim, one dim after
-    the other, to the smallest step with which the model still runs.
+    First finds one step with which the model runs if all dims use it, except those whose range has no multiple of it.
+    Then reduces the step of each dim, one dim after the other, to the smallest step with which the model still runs.
 
     Args:
         contract: the contract with the requested dims.
@@ -65,24 +65,27 @@ def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim,
     Returns:
         The dims that require a step above 1, with this step. Empty if the model fails with all steps in `TRIED`.
     """
-    names = list(contract.dims())
-    step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)
-    steps = dict.fromkeys(names, step)
-    for name in names if step > 1 else ():
+    dims = contract.dims()
+
+    def takes(steps: Mapping[str, int]) -> bool:
+        return runs(contract.with_dims({name: _stepped(dims[name], step) for name, step in steps.items()}))
+
+    uniform = ({name: step for name, dim in dims.items() if _has(dim, step)} for step in TRIED)
+    steps = next((steps for steps in uniform if steps and takes(steps)), {})
+    for name, step in steps.items():
         fewer = [less for less in (1, *TRIED) if step % less == 0 and less < step]
-        steps[name] = next((less for less in sorted(fewer) if _takes(contract, {**steps, name: less}, runs)), step)
-    dims = contract.dims().values()
-    return tuple(_stepped(dim, steps) for dim in dims if steps[dim.name] > 1)
+        steps[name] = next((less for less in sorted(fewer) if takes({**steps, name: less})), step)
+    return tuple(_stepped(dims[name], step) for name, step in steps.items() if step > 1)
 
 
-def _takes(contract: Contract, steps: Mapping[str, int], runs: Callable[[Contract], bool]) -> bool:
-    """Returns whether a model runs if the dims of a contract have these steps. False if a range has no multiple."""
-    stepped = {name: _stepped(dim, steps) for name, dim in contract.dims().items()}
-    return all(dim.min <= dim.max for dim in stepped.values()) and runs(contract.with_dims(stepped))
+def _has(dim: Dim, step: int) -> bool:
+    """Returns whether the range of a dim has a multiple of a step."""
+    stepped = _stepped(dim, step)
+    return stepped.min <= stepped.max
 
 
-def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
-    return dim.narrowed(dim.min, dim.max, steps[dim.name])
+def _stepped(dim: Dim, step: int) -> Dim:
+    return dim.narrowed(dim.min, dim.max, step)
 
 
 def exported_as(dim: Dim) -> Any:

@@ -110,6 +110,7 @@ ACCEPTED = {
     "a number for each": ("x=f32[h:8..64,w:8..64]", lambda h, w: h % 4 == 0 == w % 6, ["h:8..64:4", "w:12..60:6"]),
     "one dim alone": ("x=f32[h:8..64,w:8..64]", lambda h, w: w % 8 == 0, ["w:8..64:8"]),
     "more than was asked for": ("x=f32[h:8..64:2,w:8..64:3]", lambda h, w: h % 8 == 0, ["h:8..64:8"]),
+    "beside a small range": ("x=f32[n:1..8,h:64..512:32]", lambda n, h: h % 64 == 0, ["h:64..512:64"]),
     "none in the range": ("x=f32[h:9..15,w:8..64]", lambda h, w: h % 64 == 0, []),
     "none at all": ("x=f32[h:8..64,w:8..64]", lambda h, w: False, []),
 }
