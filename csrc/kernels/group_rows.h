@@ -1,4 +1,6 @@
 // Group norm on the CPU by rows: a row is a group of an image. Compiled once per instruction set.
+//
+// Each pass converts a row by blocks that stay in the L1 cache. A row whose elements are not adjacent is copied first.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +8,7 @@
 #include "kernels/block.h"
 #include "kernels/buffer.h"
 #include "kernels/group_affine.h"
+#include "kernels/matrix_copy.h"
 #include "kernels/moments.h"
 #include "kernels/position.h"
 
@@ -18,12 +21,13 @@ class GroupRows {
  public:
   using A = Compute<T>;
 
-  // A part in the compute type. `begin` is its first element in the row, and `y` the row's place in y.
+  // A part. `begin` is its first element in the row, and `y` the row's place in y. `values` are its elements, in x or
+  // in the buffer.
   struct Scratch {
-    explicit Scratch(const GroupRows& rows) : buffer((rows.size + rows.parts - 1) / rows.parts) {}
-    Buffer<A> buffer;
+    explicit Scratch(const GroupRows& rows) : buffer(rows.is_dense() ? 0 : (rows.size + rows.parts - 1) / rows.parts) {}
+    Buffer<T> buffer;
     int64_t unit = -1, part = -1, begin = 0, n = 0;
-    const A* values = nullptr;
+    const T* values = nullptr;
     T* y = nullptr;
   };
 
@@ -57,7 +61,15 @@ class GroupRows {
 
   void add_distances(Scratch& own, int64_t unit, int64_t part, const Moments<A>* moments, double* totals) const {
     load(own, unit, part);
-    sum_row<2>(own.values, own.n, distances_to(moments->center), totals);
+    alignas(64) A buffer[kRun];
+    totals[0] = totals[1] = 0;
+    for (int64_t start = 0; start < own.n; start += kRun) {
+      const int64_t n = std::min(kRun, own.n - start);
+      double sums[2];
+      sum_row<2>(load_block(own.values + start, 1, n, buffer), n, distances_to(moments->center), sums);
+      totals[0] += sums[0];
+      totals[1] += sums[1];
+    }
   }
 
   void store(Scratch& own, int64_t unit, int64_t part, const Moments<A>* moments) const {
@@ -68,11 +80,11 @@ class GroupRows {
     const auto shift_of = [&](int64_t channel, A scale) {
       return affine_.bias(first_channel + channel) - correction * scale;
     };
-    alignas(64) A block[kBlock], scales[kBlock], shifts[kBlock];
+    alignas(64) A widened[kBlock], block[kBlock], scales[kBlock], shifts[kBlock];
     for (int64_t start = 0, n; start < own.n; start += n) {
       const int64_t place = own.begin + start, channel = place / span, left = (channel + 1) * span - place;
       n = std::min({kBlock, own.n - start, span < kShort ? kBlock : left});
-      const A* const s = own.values + start;
+      const A* const s = load_block(own.values + start, 1, n, widened);
       A* const values = result_block(own.y + place, 1, block);
       if (n <= left) {
         const A scale = scale_of(channel), shift = shift_of(channel, scale);
@@ -100,7 +112,8 @@ class GroupRows {
 
  private:
   static constexpr int64_t kGuessed = 16;
-  static constexpr int64_t kShort = 64;  // elements of a channel, below which a block has several channels
+  static constexpr int64_t kRun = 4 * kBlock;  // elements that are converted and added at once
+  static constexpr int64_t kShort = 64;        // elements of a channel, below which a block has several channels
 
   // Loads a part, unless it was the last one that was loaded.
   void load(Scratch& own, int64_t unit, int64_t part) const {
@@ -114,21 +127,14 @@ class GroupRows {
     const Position row(rows_, 2, unit);
     own.y = static_cast<T*>(norm.y.data) + row.offsets()[0];
     const T* const x = static_cast<const T*>(norm.x.data) + row.offsets()[1];
-    const int64_t stride = within_.strides[1][within_.rank - 1];
-    A* const buffer = own.buffer.data();
-    if (within_.rank == 1) {
-      own.values = load_block(x + own.begin * stride, stride, own.n, buffer);
-      return;
-    }
-    own.values = buffer;
-    Position position(within_, 2, own.begin);
-    for (int64_t done = 0; done < own.n;) {
-      const int64_t n = std::min(position.left(), own.n - done);
-      copy_block(x + position.offsets()[1], stride, n, buffer + done);
-      position.advance(n);
-      done += n;
+    own.values = is_dense() ? x + own.begin : own.buffer.data();
+    if (!is_dense()) {
+      copy_steps(within_, 2, 1, x, own.begin, own.n, own.buffer.data());
     }
   }
+
+  // Returns whether the elements of a row are adjacent in x.
+  bool is_dense() const { return within_.rank == 1 && within_.strides[1][0] == 1; }
 
   const int64_t channels_;  // of a row
   const Loop rows_, within_;

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/isa.h"
+#include "core/layout.h"
+#include "kernels/position.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -83,10 +85,37 @@ void copy_matrix(Matrix<T> x, Matrix<T> y, int64_t rows, int64_t columns) {
   } else if (x.column == 1 && y.row == 1) {
     copy_transposed(x.data, x.row, y.data, y.column, columns, rows);
   } else {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) {
-        y.data[r * y.row + c * y.column] = x.data[r * x.row + c * x.column];
+    // By squares, of whose columns each cache line is read once.
+    constexpr int64_t kSide = 16;
+    for (int64_t top = 0; top < rows; top += kSide) {
+      for (int64_t left = 0; left < columns; left += kSide) {
+        for (int64_t r = top; r < std::min(top + kSide, rows); ++r) {
+          for (int64_t c = left; c < std::min(left + kSide, columns); ++c) {
+            y.data[r * y.row + c * y.column] = x.data[r * x.row + c * x.column];
+          }
+        }
       }
+    }
+  }
+}
+
+// Copies the elements of n steps of a loop, from step `begin` on, to dense memory. x is the memory of an operand.
+template <class T>
+void copy_steps(const Loop& loop, int operands, int operand, const T* x, int64_t begin, int64_t n, T* y) {
+  const int inner = loop.rank - 1, outer = std::max(inner - 1, 0);
+  const int64_t* const strides = loop.strides[operand];
+  const int64_t row = inner == outer ? 0 : strides[outer];
+  Position position(loop, operands, begin);
+  for (int64_t done = 0; done < n;) {
+    const int64_t columns = std::min(position.left(), n - done);
+    int64_t rows = 1;  // several whole rows, or a part of one
+    if (columns == loop.sizes[inner] && inner != outer) {
+      rows = std::min(loop.sizes[outer] - position.index(outer), (n - done) / columns);
+    }
+    T* const from = const_cast<T*>(x) + position.offsets()[operand];
+    copy_matrix<T>({from, row, strides[inner]}, {y + done, columns, 1}, rows, columns);
+    for (int64_t r = 0; r < rows; ++r, done += columns) {
+      position.advance(columns);
     }
   }
 }

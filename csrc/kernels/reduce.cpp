@@ -4,6 +4,7 @@
 
 #include "kernels/block.h"
 #include "kernels/buffer.h"
+#include "kernels/matrix_copy.h"
 #include "kernels/parallel.h"
 #include "kernels/position.h"
 
@@ -15,12 +16,26 @@ constexpr int64_t kGrain = 16384;  // the minimum number of elements per thread
 constexpr int64_t kChunk = 65536;  // the maximum number of elements that one task adds
 constexpr int64_t kRun = 4 * kBlock;
 constexpr int64_t kTerms = 16;  // terms in one partial sum of a column
+constexpr int64_t kTile = 1024;
+constexpr int64_t kLong = 32;  // a run of fewer elements is short
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Returns the second axis of a tile of results, or -1. It is the axis along which the results are dense, or, if the
+// runs along the innermost axis are short, the next one.
+int second_axis(const Loop& kept) {
+  const int inner = kept.rank - 1;
+  for (int axis = inner - 1; kept.strides[0][inner] != 1 && axis >= 0; --axis) {
+    if (kept.strides[0][axis] == 1) {
+      return axis;
+    }
+  }
+  return kept.sizes[inner] < 2 * kLong ? inner - 1 : -1;
+}
+
 // The work is cut into tasks. A task adds a chunk of the terms of each result in a tile, which contains results along
-// the innermost kept axis. When reducing by rows, a tile is one result, whose terms are read in runs. When reducing by
-// columns, a tile is a block of results, and term i of all of them is read before term i + 1.
+// the innermost kept axis and sometimes along a second one. When reducing by rows, the terms of a result are read in
+// runs. When reducing by columns, term i of all results of the tile is read before term i + 1.
 template <class T>
 struct Reduction {
   using A = Compute<T>;
@@ -29,99 +44,135 @@ struct Reduction {
   T* y;
   const T* x;
   const ReductionFormula<A>& formula;
+  int second;             // the second axis of a tile
+  int64_t rows, columns;  // of a tile: results along the second and along the innermost kept axis
   bool by_rows;
-  int64_t tile;            // the number of results in a tile
-  int64_t tiles_per_axis;  // tiles along the innermost kept axis
-  int64_t tiles;
-  int64_t results;
+  Loop tiles;     // its steps are tiles
+  int64_t count;  // the number of tiles
   int64_t terms;  // the number of terms in a result
   int64_t chunk;  // the number of terms in a chunk
   int64_t chunks;
-  double* partial;  // [chunks, results], if there are several chunks
+  double* partial;  // [chunks, count, rows, columns], if there are several chunks
 
   Reduction(const ReductionLoops& l, T* y, const T* x, const ReductionFormula<A>& f)
-      : loops(l), y(y), x(x), formula(f), results(l.kept.count()), terms(l.taken.count()), partial(nullptr) {
-    const int64_t kept_size = l.kept.sizes[l.kept.rank - 1], kept_stride = l.kept.strides[1][l.kept.rank - 1];
+      : loops(l),
+        y(y),
+        x(x),
+        formula(f),
+        second(second_axis(l.kept)),
+        tiles(l.kept),
+        terms(l.taken.count()),
+        partial(nullptr) {
+    const int inner = l.kept.rank - 1;
+    const int64_t kept_size = l.kept.sizes[inner], kept_stride = l.kept.strides[1][inner];
     const int64_t taken_size = l.taken.sizes[l.taken.rank - 1], taken_stride = l.taken.strides[0][l.taken.rank - 1];
-    // Runs are read along the axis with the smaller stride if both axes are long, and otherwise along the longer axis.
-    const bool both_long = std::min(kept_size, taken_size) >= 32;
-    by_rows = both_long ? taken_stride <= kept_stride : taken_size >= kept_size;
-    tile = by_rows ? 1 : std::min(kBlock, kept_size);
-    tiles_per_axis = ceil_div(kept_size, tile);
-    tiles = results / kept_size * tiles_per_axis;
-    chunk = kChunk / tile;
+    columns = std::min(second < 0 ? kBlock : 2 * kLong, kept_size);
+    rows = second < 0 ? 1 : std::min(kTile / columns, l.kept.sizes[second]);
+    // Runs are read along the axis with the smaller stride if both are long and neither is expanded, and otherwise
+    // along the longer axis.
+    const bool by_stride = std::min(rows * columns, taken_size) >= kLong && taken_stride != 0 && kept_stride != 0;
+    by_rows = by_stride ? taken_stride <= kept_stride : taken_size >= rows * columns;
+    if (by_rows) {
+      rows = 1;
+      columns = std::clamp<int64_t>(kRun / std::max<int64_t>(terms, 1), 1, columns);
+    }
+    cut(inner, columns);
+    if (rows > 1) {
+      cut(second, rows);
+    }
+    count = tiles.count();
+    chunk = by_rows ? kChunk : kChunk / (rows * columns);
     chunks = std::max<int64_t>(1, ceil_div(terms, chunk));
+  }
+
+  void cut(int axis, int64_t size) {
+    tiles.sizes[axis] = ceil_div(tiles.sizes[axis], size);
+    tiles.strides[0][axis] *= size;
+    tiles.strides[1][axis] *= size;
   }
 
   // Runs tasks [begin, end). The tasks of one chunk are adjacent.
   void sum(int64_t begin, int64_t end) const {
     while (begin < end) {
-      const int64_t index = begin / tiles, within = begin % tiles;
-      const int64_t count = std::min(end - begin, tiles - within);
-      sum_chunk(index, first_result(within), count);
-      begin += count;
+      const int64_t index = begin / count, first = begin % count, last = std::min(first + end - begin, count);
+      const int64_t start = index * chunk, stop = std::min(terms, start + chunk);
+      each_tile(first, last, [&](int64_t tile, const int64_t* offsets, int64_t height, int64_t width) {
+        double own[kTile];
+        double* const totals = partial == nullptr ? own : partial + (index * count + tile) * rows * columns;
+        std::fill_n(totals, height * width, 0.0);
+        if (start == stop) {
+          // A dim of size 0: there is nothing to add.
+        } else if (by_rows) {
+          add_runs(x + offsets[1], width, start, stop, totals);
+        } else {
+          add_columns(x + offsets[1], height, width, start, stop, totals);
+        }
+        if (partial == nullptr) {
+          store(totals, offsets[0], height, width);
+        }
+      });
+      begin += last - first;
     }
   }
 
-  // Adds the terms of chunk `index` for `count` tiles, starting with the tile of result `first`.
-  void sum_chunk(int64_t index, int64_t first, int64_t count) const {
-    double totals[kBlock];
-    const int64_t start = index * chunk, stop = std::min(terms, start + chunk);
-    for (Position kept(loops.kept, 2, first); count > 0; --count) {
-      const int64_t n = std::min(tile, kept.left());
-      std::fill_n(totals, n, 0.0);
-      if (start == stop) {
-        // A dim of size 0: there is nothing to add.
-      } else if (by_rows) {
-        add_runs(x + kept.offsets()[1], start, stop, totals);
-      } else {
-        add_columns(x + kept.offsets()[1], n, start, stop, totals);
-      }
-      if (partial != nullptr) {
-        std::copy_n(totals, n, partial + index * results + first);
-      } else {
-        store(totals, n, kept.offsets()[0]);
-      }
-      first += n;
-      kept.advance(n);
-    }
-  }
-
-  // Computes results [begin, end) from the sums of their chunks.
+  // Computes the results of tiles [begin, end) from the sums of their chunks.
   void combine(int64_t begin, int64_t end) const {
-    for (Position kept(loops.kept, 2, begin); begin < end; ++begin, kept.advance(1)) {
-      double total = 0;
+    each_tile(begin, end, [&](int64_t tile, const int64_t* offsets, int64_t height, int64_t width) {
+      double totals[kTile] = {};
       for (int64_t index = 0; index < chunks; ++index) {
-        total += partial[index * results + begin];
+        for (int64_t i = 0; i < height * width; ++i) {
+          totals[i] += partial[(index * count + tile) * rows * columns + i];
+        }
       }
-      store(&total, 1, kept.offsets()[0]);
+      store(totals, offsets[0], height, width);
+    });
+  }
+
+  // Calls function(tile, offsets, height, width) for tiles [begin, end). A tile at the end of an axis may be smaller.
+  template <class Function>
+  void each_tile(int64_t begin, int64_t end, const Function& function) const {
+    const int inner = loops.kept.rank - 1;
+    for (Position at(tiles, 2, begin); begin < end; ++begin, at.advance(1)) {
+      const int64_t height = rows == 1 ? 1 : std::min(rows, loops.kept.sizes[second] - at.index(second) * rows);
+      function(begin, at.offsets(), height, std::min(columns, loops.kept.sizes[inner] - at.index(inner) * columns));
     }
   }
 
-  int64_t first_result(int64_t index) const {
-    return index / tiles_per_axis * loops.kept.sizes[loops.kept.rank - 1] + index % tiles_per_axis * tile;
-  }
-
-  void add_runs(const T* row, int64_t start, int64_t stop, double* total) const {
+  void add_runs(const T* first, int64_t width, int64_t start, int64_t stop, double* totals) const {
     alignas(64) A buffer[kRun];
     const int64_t stride = loops.taken.strides[0][loops.taken.rank - 1];
+    const int64_t next = loops.kept.strides[1][loops.kept.rank - 1];
     Position taken(loops.taken, 1, start);
-    while (start < stop) {
-      const int64_t n = std::min({stop - start, taken.left(), kRun});
-      *total += formula.sum(load_block(row + taken.offsets()[0], stride, n, buffer), n);
-      taken.advance(n);
-      start += n;
+    for (int64_t n; start < stop; start += n, taken.advance(n)) {
+      n = std::min({stop - start, taken.left(), kRun});
+      const T* const runs = first + taken.offsets()[0];
+      if (std::is_same_v<T, A> && stride == 1) {
+        formula.sum(load_block(runs, 1, n, buffer), next, n, width, totals);
+        continue;
+      }
+      for (int64_t i = 0; i < width; ++i) {
+        copy_block(runs + i * next, stride, n, buffer + i * n);
+      }
+      formula.sum(buffer, n, n, width, totals);
     }
   }
 
-  void add_columns(const T* first, int64_t n, int64_t start, int64_t stop, double* totals) const {
-    alignas(64) A buffer[kBlock], sums[kBlock];
-    const int64_t stride = loops.kept.strides[1][loops.kept.rank - 1];
+  void add_columns(const T* first, int64_t height, int64_t width, int64_t start, int64_t stop, double* totals) const {
+    alignas(64) A buffer[kTile], sums[kTile];
+    alignas(64) T moved[kTile];
+    const Matrix<T> place = matrix(1, const_cast<T*>(first));
+    const int64_t n = height * width;
     Position taken(loops.taken, 1, start);
     while (start < stop) {
       std::fill_n(sums, n, A(0));
       for (const int64_t next = std::min(stop, start + kTerms); start < next; ++start, taken.advance(1)) {
-        formula.add(load_block(first + taken.offsets()[0], stride, n, buffer), n, sums);
+        T* const term = place.data + taken.offsets()[0];
+        if (height == 1) {
+          formula.add(load_block(term, place.column, n, buffer), n, sums);
+        } else {
+          copy_matrix<T>({term, place.row, place.column}, {moved, width, 1}, height, width);
+          formula.add(load_block(moved, 1, n, buffer), n, sums);
+        }
       }
       for (int64_t i = 0; i < n; ++i) {
         totals[i] += sums[i];
@@ -129,11 +180,23 @@ struct Reduction {
     }
   }
 
-  void store(const double* totals, int64_t n, int64_t offset) const {
-    const int64_t stride = loops.kept.strides[0][loops.kept.rank - 1];
-    for (int64_t i = 0; i < n; ++i) {
-      y[offset + i * stride] = narrow<T>(static_cast<A>(formula.finish(totals[i], terms)));
+  void store(const double* totals, int64_t offset, int64_t height, int64_t width) const {
+    alignas(64) A finished[kTile];
+    alignas(64) T rounded[kTile];
+    T* results = rounded;
+    formula.finish(totals, height * width, terms, finished);
+    if constexpr (std::is_same_v<T, A>) {
+      results = finished;
+    } else {
+      narrow(finished, rounded, height * width);
     }
+    copy_matrix<T>({results, width, 1}, matrix(0, y + offset), height, width);
+  }
+
+  // The memory of a tile, from its first element on.
+  Matrix<T> matrix(int operand, T* data) const {
+    const int64_t* const strides = loops.kept.strides[operand];
+    return {data, rows == 1 ? 0 : strides[second], strides[loops.kept.rank - 1]};
   }
 };
 
@@ -146,15 +209,16 @@ void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const vo
     return;
   }
   Reduction<T> reduction(loops, static_cast<T*>(y), static_cast<const T*>(x), formula);
-  Buffer<double> partial(reduction.chunks > 1 ? reduction.chunks * reduction.results : 0);
+  const int64_t results = reduction.rows * reduction.columns;
+  Buffer<double> partial(reduction.chunks > 1 ? reduction.chunks * reduction.count * results : 0);
   if (reduction.chunks > 1) {
     reduction.partial = partial.data();
   }
-  const int64_t elements = reduction.tile * std::min(reduction.chunk, reduction.terms) + 1;
-  parallel(host, reduction.tiles * reduction.chunks, std::max<int64_t>(1, kGrain / elements),
+  const int64_t elements = results * std::min(reduction.chunk, reduction.terms) + 1;
+  parallel(host, reduction.count * reduction.chunks, std::max<int64_t>(1, kGrain / elements),
            [&](int64_t begin, int64_t end) { reduction.sum(begin, end); });
   if (reduction.chunks > 1) {
-    parallel(host, reduction.results, std::max<int64_t>(1, kGrain / reduction.chunks),
+    parallel(host, reduction.count, std::max<int64_t>(1, kGrain / (reduction.chunks * results)),
              [&](int64_t begin, int64_t end) { reduction.combine(begin, end); });
   }
 }

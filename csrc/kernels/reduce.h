@@ -23,17 +23,20 @@ inline namespace FUSECONV_ISA {
 // A formula over dense values of the compute type A.
 template <class A>
 struct ReductionFormula {
-  double (*sum)(const A* x, int64_t n);                 // the sum of n terms
+  // totals[r] += sum of the n terms of row r, of which the first is at x + r * stride
+  void (*sum)(const A* x, int64_t stride, int64_t n, int64_t rows, double* totals);
   void (*add)(const A* x, int64_t n, A* partial_sums);  // adds one term to each of n sums
-  double (*finish)(double total, int64_t count);
+  void (*finish)(const double* totals, int64_t n, int64_t terms, A* results);
 };
 
 template <class Formula, class A>
 inline constexpr ReductionFormula<A> reduction_formula{
-    [](const A* x, int64_t n) {
-      double total;
-      sum_row<1>(x, n, [](const auto& value, auto* t) { Formula{}.term(value, t[0]); }, &total);
-      return total;
+    [](const A* x, int64_t stride, int64_t n, int64_t rows, double* totals) {
+      for (int64_t r = 0; r < rows; ++r) {
+        double total;
+        sum_row<1>(x + r * stride, n, [](const auto& value, auto* t) { Formula{}.term(value, t[0]); }, &total);
+        totals[r] += total;
+      }
     },
     [](const A* x, int64_t n, A* partial_sums) {
 #pragma omp simd
@@ -43,7 +46,12 @@ inline constexpr ReductionFormula<A> reduction_formula{
         partial_sums[i] += t;
       }
     },
-    [](double total, int64_t count) { return Formula{}.finish(total, count); },
+    [](const double* totals, int64_t n, int64_t terms, A* results) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        results[i] = static_cast<A>(Formula{}.finish(totals[i], terms));
+      }
+    },
 };
 
 // Computes all results of the reduction. Defined in reduce.cpp for the four element types.
