@@ -72,5 +72,16 @@ void store_block(const Compute<T>* values, T* y, int64_t stride, int64_t n) {
   }
 }
 
+// Returns the memory for elements of type T that become dense values, or the other way round: that of the values, if
+// these have the same type.
+template <class T, class A>
+T* dense_block(A* values, T* elements) {
+  if constexpr (std::is_same_v<T, A>) {
+    return values;
+  } else {
+    return elements;
+  }
+}
+
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv

@@ -51,10 +51,11 @@ class GroupRows {
   void guess_centers(Scratch&, int64_t unit, Moments<A>* moments) const {
     const T* const x = static_cast<const T*>(norm.x.data) + Position(rows_, 2, unit).offsets()[1];
     const int64_t n = std::min(size, kGuessed), step = size / n;
+    const A share = A(1) / n;
     A total = 0;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = i * step;
-      total += widen(x[within_.rank == 1 ? at * within_.strides[1][0] : Position(within_, 2, at).offsets()[1]]) / n;
+      total += widen(x[within_.rank == 1 ? at * within_.strides[1][0] : Position(within_, 2, at).offsets()[1]]) * share;
     }
     moments->center = total;
   }

@@ -10,6 +10,7 @@
 
 #include "core/isa.h"
 #include "core/layout.h"
+#include "kernels/block.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
@@ -72,6 +73,9 @@ template <class T>
 struct Matrix {
   T* data;
   int64_t row, column;
+
+  // Returns whether elements of other rows are closer than those of the same one.
+  bool is_transposed() const { return column > std::max<int64_t>(row, 1); }
 };
 
 template <class T>
@@ -85,12 +89,13 @@ void copy_matrix(Matrix<T> x, Matrix<T> y, int64_t rows, int64_t columns) {
   } else if (x.column == 1 && y.row == 1) {
     copy_transposed(x.data, x.row, y.data, y.column, columns, rows);
   } else {
-    // By squares, of whose columns each cache line is read once.
+    // By squares, of whose columns each cache line is read once, or by rows, if the elements of these are closer.
     constexpr int64_t kSide = 16;
+    const int64_t width = x.is_transposed() ? kSide : columns;
     for (int64_t top = 0; top < rows; top += kSide) {
-      for (int64_t left = 0; left < columns; left += kSide) {
+      for (int64_t left = 0; left < columns; left += width) {
         for (int64_t r = top; r < std::min(top + kSide, rows); ++r) {
-          for (int64_t c = left; c < std::min(left + kSide, columns); ++c) {
+          for (int64_t c = left; c < std::min(left + width, columns); ++c) {
             y.data[r * y.row + c * y.column] = x.data[r * x.row + c * x.column];
           }
         }
@@ -117,6 +122,20 @@ void copy_steps(const Loop& loop, int operands, int operand, const T* x, int64_t
     for (int64_t r = 0; r < rows; ++r, done += columns) {
       position.advance(columns);
     }
+  }
+}
+
+// Finds rows of a matrix in the compute type: in the matrix itself, or converted in the buffer. Rows of a transposed
+// matrix are copied together first. `moved` and `buffer` have room for all of them.
+template <class T>
+void load_rows(Matrix<T> x, int64_t rows, int64_t columns, T* moved, Compute<T>* buffer, const Compute<T>** found) {
+  if (x.is_transposed()) {
+    const Matrix<T> dense{dense_block(buffer, moved), columns, 1};
+    copy_matrix(x, dense, rows, columns);
+    x = dense;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    found[r] = load_block(x.data + r * x.row, x.column, columns, buffer + r * columns);
   }
 }
 

@@ -102,15 +102,6 @@ class Tiles {
     copy_matrix<T>({dense, columns, 1}, matrix(0, y_ + offsets[0]), rows, columns);
   }
 
-  // Returns the memory of a tile's elements: that of their values, if these have the same type.
-  static T* dense_block(A* values, T* moved) {
-    if constexpr (std::is_same_v<T, A>) {
-      return values;
-    } else {
-      return moved;
-    }
-  }
-
   const Loop& loop_;
   Loop tiles_;  // its steps are tiles
   int axis_;

@@ -183,13 +183,9 @@ struct Reduction {
   void store(const double* totals, int64_t offset, int64_t height, int64_t width) const {
     alignas(64) A finished[kTile];
     alignas(64) T rounded[kTile];
-    T* results = rounded;
+    T* const results = dense_block(finished, rounded);
     formula.finish(totals, height * width, terms, finished);
-    if constexpr (std::is_same_v<T, A>) {
-      results = finished;
-    } else {
-      narrow(finished, rounded, height * width);
-    }
+    store_block(finished, results, 1, height * width);
     copy_matrix<T>({results, width, 1}, matrix(0, y + offset), height, width);
   }
 
