@@ -31,8 +31,10 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from fuseconv.capture.memory_formats import without_guards_of_memory_formats
 from fuseconv.contract.dims import UNBOUNDED
 from fuseconv.contract.spec import Contract
+from fuseconv.graph.floor_division import normal_form
 from fuseconv.graph.model_line import innermost
 from fuseconv.sizes.guards import Ranges, always, exceptions, holds_within
 from fuseconv.sizes.multiples import NarrowedError, sizes_of_dims
@@ -47,8 +49,10 @@ MOST_COMPARED = 16
 _NO_RANGE = "Cannot create Dim with inconsistent"
 """Part of the error message of torch.export if it fails while it writes the ranges that it suggests."""
 
-_UNTOLD = ("satisfy the generated guard", _NO_RANGE)
-"""Parts of torch.export's error messages for a constraint that it cannot simplify, or cannot suggest a range for."""
+_UNTOLD = ("satisfy the generated guard", _NO_RANGE, "Expected op to be '=='")
+"""Parts of torch.export's error messages for a constraint that it cannot simplify, or cannot suggest a range for.
+
+The last one is an assertion of torch about its own solver, which expects that a constraint on a dim is an equality."""
 
 Sizes = Mapping[str, Sequence[SymNode]]
 """Maps the name of each dynamic dim to its sizes in a program, which are equal by the contract."""
@@ -98,7 +102,8 @@ def export_proving(
     """Exports a model, and proves the guards that torch.export cannot simplify.
 
     If torch.export or `check` rejects a guard, exports again with guards as assertions, proves the assertions and
-    removes them. Assertions that do not hold at a few sizes stay in the program until `release` removes them.
+    removes them. Assertions that do not hold at a few sizes stay in the program until `release` removes them. If an
+    assertion cannot be proved, exports without guards about memory formats, on which no result depends.
 
     Args:
         export: a function that calls torch.export. A program that it exports without ranges has the ranges of the
@@ -124,6 +129,9 @@ def export_proving(
         if not (isinstance(error, NarrowedError) or any(part in str(error) for part in _UNTOLD)):
             raise
         proved = _proved(partial(checked, "asserted"), equal)
+        if isinstance(proved, UnprovedError):
+            with without_guards_of_memory_formats():
+                proved = _proved(partial(checked, "asserted"), equal)
         if isinstance(proved, ExportedProgram):
             return proved
         if not isinstance(proved, NarrowedError | UnprovedError):
@@ -248,7 +256,7 @@ def _without_remainder(guard: Any, ranges: Ranges) -> Any:
     For k > 1 the remainder is a. torch computes it to decide whether two dims can be viewed as one.
     """
     if isinstance(guard, sympy.Ne) and guard.args[1] == 0 and isinstance(guard.args[0], Mod | PythonMod):
-        part, whole = guard.args[0].args
+        part, whole = map(normal_form, guard.args[0].args)
         factor = sympy.cancel(whole / part)
         if not factor.is_number and sympy.denom(factor) == 1 and always(part > 0, ranges):
             return factor > 1

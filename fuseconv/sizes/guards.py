@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from itertools import islice, product
 from typing import Any
 
@@ -12,7 +13,9 @@ import sympy
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges, bound_sympy
+
+from fuseconv.graph.floor_division import normal_form
 
 Ranges = Mapping[sympy.Symbol, ValueRanges[Any]]
 
@@ -61,8 +64,10 @@ def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
     if not _is_bounded(guard, ranges):
         return False
     divisors = (quotient.args[1] for quotient in guard.atoms(*_QUOTIENTS))
-    if any(bound_sympy(divisor, dict(ranges)).lower <= 0 for divisor in divisors):
+    if any(_bounds(divisor, ranges).lower <= 0 for divisor in divisors):
         return False
+    if isinstance(guard, sympy.Or):
+        return any(_is_decided(part, ranges) for part in guard.args)
 
     def reduced(remainder: Any) -> Any:
         divided = _divided_out(remainder.args[0], remainder.args[1], ranges)
@@ -88,7 +93,7 @@ def _is_decided(guard: sympy.Basic, ranges: Ranges) -> bool:
     if holds is None:
         return False
     left, right = settled.args
-    return holds(_difference(left, right, ranges))
+    return any(map(holds, _differences(left, right, ranges)))
 
 
 def _divided_out(number: Any, divisor: Any, ranges: Ranges) -> tuple[Any, Any] | None:
@@ -101,7 +106,7 @@ def _divided_out(number: Any, divisor: Any, ranges: Ranges) -> tuple[Any, Any] |
         quotient, rest = sympy.div(number, divisor, divisor)
         candidates += [(quotient, rest), (quotient - 1, rest + divisor)]
     for quotient, rest in candidates:
-        if bound_sympy(rest, dict(ranges)).lower >= 0 and _difference(rest, divisor, ranges).upper < 0:
+        if _bounds(rest, ranges).lower >= 0 and any(one.upper < 0 for one in _differences(rest, divisor, ranges)):
             return quotient, rest
     return None
 
@@ -206,12 +211,30 @@ def _holds(holds: Callable[..., Any], sizes: tuple[int, ...]) -> bool:
         return False
 
 
-def _difference(left: Any, right: Any, ranges: Ranges) -> ValueRanges[Any]:
-    """Returns bounds of a multiple of `left - right`, by a positive factor.
+def _differences(left: Any, right: Any, ranges: Ranges) -> Iterator[ValueRanges[Any]]:
+    """Yields bounds of `left - right`, each of them found in another way."""
+    yield _difference(left, right, ranges)
+    yield _bounds(left - right, ranges)
+    ours, theirs = _bounds(left, ranges), _bounds(right, ranges)
+    yield ValueRanges(ours.lower - theirs.upper, ours.upper - theirs.lower)
 
-    The difference is made linear first: `x // m`, for a positive number m, is (x - r) / m for a remainder r from 0 to
-    m - 1. Equal quotients have the same remainder. A difference with other quotients, or with quotients in a remainder,
-    a minimum or a maximum, stays as it is.
+
+def _bounds(size: Any, ranges: Ranges) -> ValueRanges[Any]:
+    """Returns bounds of a size: the product of the bounds of its factors."""
+    factors = sympy.Mul.make_args(sympy.factor(normal_form(size)))
+    return reduce(SymPyValueRangeAnalysis.mul, (_linear_bounds(factor, ranges) for factor in factors))
+
+
+def _difference(left: Any, right: Any, ranges: Ranges) -> ValueRanges[Any]:
+    """Returns bounds of `left - right`."""
+    return _linear_bounds(left - right, ranges)
+
+
+def _linear_bounds(size: Any, ranges: Ranges) -> ValueRanges[Any]:
+    """Returns bounds of a size, which is made linear first.
+
+    `x // m`, for a positive number m, is (x - r) / m for a remainder r from 0 to m - 1. Equal quotients have the same
+    remainder. A size with other quotients, or with quotients in a remainder, a minimum or a maximum, stays as it is.
     """
     known = dict(ranges)
     remainders: dict[Any, sympy.Dummy] = {}
@@ -222,10 +245,12 @@ def _difference(left: Any, right: Any, ranges: Ranges) -> ValueRanges[Any]:
         known[remainder] = ValueRanges(0, divisor - 1)
         return (number - remainder) / divisor
 
-    difference = left - right
-    fixed = all(quotient.args[1].is_Integer and quotient.args[1] > 0 for quotient in difference.atoms(FloorDiv))
-    if fixed and not any(part.has(FloorDiv) for part in difference.atoms(Mod, PythonMod, Min, Max)):
-        difference = difference.replace(lambda part: isinstance(part, FloorDiv), exact)
-    linear = sympy.expand(difference)
+    linear = normal = normal_form(size)
+    fixed = all(quotient.args[1].is_Integer and quotient.args[1] > 0 for quotient in normal.atoms(FloorDiv))
+    if fixed and not any(part.has(FloorDiv) for part in normal.atoms(Mod, PythonMod, Min, Max)):
+        linear = sympy.expand(normal.replace(lambda part: isinstance(part, FloorDiv), exact))
     factors = [factor.q for factor in linear.as_coefficients_dict().values() if factor.is_Rational]
-    return bound_sympy(sympy.expand(linear * sympy.ilcm(1, *factors)), known)
+    times = sympy.ilcm(1, *factors)
+    bounds = bound_sympy(sympy.expand(linear * times), known)
+    lower, upper = bounds.lower / times, bounds.upper / times
+    return ValueRanges(sympy.ceiling(lower), sympy.floor(upper)) if normal.is_integer else ValueRanges(lower, upper)

@@ -139,6 +139,29 @@ class Windows(nn.Module):
         return ~nn.functional.pad(mask, (4, 4)).unfold(1, 12, 4)[:, None]
 
 
+class PaddedWindows(nn.Module):
+    """Windows of an image that is padded to whole windows, as of a Swin transformer, and the image again."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        batch, height, width, channels = x.shape
+        padded = nn.functional.pad(x, (0, 0, 0, -width % 7, 0, (4 - height % 4) % 4))
+        rows, columns = padded.shape[1] // 4, padded.shape[2] // 7
+        windows = padded.view(batch, rows, 4, columns, 7, channels).transpose(2, 3).reshape(-1, 28, channels)
+        image = windows.softmax(1).view(batch, rows, columns, 4, 7, channels).transpose(2, 3)
+        return windows, image.reshape(batch, rows * 4, columns * 7, channels)[:, :height, :width]
+
+
+class Crops(nn.Module):
+    """A crop in the middle of an image, whose strides are those of the image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = nn.functional.max_pool2d(x, 2)
+        up = nn.functional.interpolate(half, scale_factor=2.0, mode="nearest")
+        height, width = up.shape[2:]
+        top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
+        return torch.cat((x[:, :, top : top + height, left : left + width], up), 1)
+
+
 class Coordinates(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = torch.linspace(-1, 1, x.shape[1])
@@ -173,6 +196,8 @@ MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
         ("output_0", "output_1", "output_2"),
     ),
     "windows": (Windows(), ["mask=bool[batch:1..4,n:8..64:4]"], ("output_0",)),
+    "padded windows": (PaddedWindows(), ["x=f32[batch:1..4,h:5..300,w:5..300,2]"], ("output_0", "output_1")),
+    "crops": (Crops(), ["x=f32[batch:1..4,3,h:5..60000,w:5..60000]"], ("output_0",)),
     "a density": (Density(), ["x=f32[batch:1..4,n:1..9]"], ("output_0",)),
     "a padded mask": (
         ExtraKey(),

@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, PythonMod
 
 from fuseconv.graph.all_sizes import MOST_CONDITIONS, GuardError, run_for_all_sizes
 from fuseconv.graph.floor_division import normal_form
@@ -135,14 +135,16 @@ def test_a_product_of_sizes_is_more_than_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_normal_form_of_a_floor_division_has_its_values(seed: int) -> None:
+def test_the_normal_form_of_a_division_has_its_values(seed: int) -> None:
     draw, (a, b) = random.Random(seed), sympy.symbols("a b", integer=True, positive=True)
     for _ in range(20):
         dividend = draw.randint(-9, 64) * a + draw.randint(-9, 64) * a * b + draw.randint(-40, 40)
         quotient = FloorDiv(dividend, draw.choice([1, 2, 3, 4, 8, 64]))
-        twice = FloorDiv(draw.randint(1, 9) * quotient + draw.randint(-5, 5), draw.randint(1, 8))
+        twice = draw.randint(1, 9) * quotient + draw.randint(-5, 5)
         values = {a: draw.randint(1, 99), b: draw.randint(1, 99)}
-        assert normal_form(twice).subs(values) == twice.subs(values)
+        for kind in (FloorDiv, PythonMod):
+            for size in (kind(twice, draw.randint(1, 8)), kind(dividend * b, b), kind(dividend, b)):
+                assert normal_form(size).subs(values) == size.subs(values)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,17 @@ def test_the_normal_form_of_a_floor_division_has_its_values(seed: int) -> None:
         (lambda s: (32 * s - 1) // 64 + 1, lambda s: (s - 1) // 2 + 1, True),
         (lambda s: (12 * s + 5) // 4, lambda s: 3 * s + 1, True),
         (lambda s: (7 * s) // 2, lambda s: 3 * s + s // 2, True),
+        (lambda s: s + -s % 7, lambda s: (s + -s % 7) // 7 * 7, True),
+        (lambda s: s + (7 - s % 7) % 7, lambda s: s + -s % 7, True),
+        (lambda s: (s + -s % 7) // ((s + -s % 7) // 7), lambda s: 7, True),
+        (lambda s: s + -s % 7, lambda s: (s + 7) // 7 * 7, False),
+        (lambda s: (s * s) // (s + 1), lambda s: s, False),
         (lambda s: (32 * s - 33) // 64 + 1, lambda s: (s - 1) // 2 + 1, False),
         (lambda s: s // 2, lambda s: (s + 1) // 2, False),
         (lambda s: s, lambda s: 3, False),
     ],
 )
-def test_sizes_with_floor_divisions_are_compared(
-    one: Callable[[Any], Any], other: Callable[[Any], Any], same: bool
-) -> None:
+def test_sizes_with_divisions_are_compared(one: Callable[[Any], Any], other: Callable[[Any], Any], same: bool) -> None:
     _, value = fake_of_any_batch()
     batch = value.shape[0]
     assert same_sizes([one(batch), 2], [other(batch), 2]) is same

@@ -15,6 +15,9 @@ s, t = sympy.symbols("s t", integer=True, positive=True)
 SMALL = {s: ValueRanges(8, 40), t: ValueRanges(2, 12)}
 LARGE = {s: ValueRanges(8, 10**9), t: ValueRanges(2, 10**6)}
 
+PADDED = s + PythonMod(-s, 4)
+WINDOWED = s + PythonMod(7 - PythonMod(s, 7), 7)
+
 PROVED: dict[str, Any] = {
     "a pooling that rounds up": 2 * FloorDiv(s - 1, 2) < s,
     "two of them": 2 * FloorDiv(s - 1, 4) < FloorDiv(s - 1, 2) + 1,
@@ -26,13 +29,20 @@ PROVED: dict[str, Any] = {
     "the number of parts": sympy.Eq(FloorDiv(5 * t - 1, t), 4),
     "the number of rows": sympy.Eq(FloorDiv(s * t - 1, t), s - 1),
     "the last part": sympy.Eq(Mod(s * t - 1, t), t - 1),
+    "windows of a padded image": sympy.Eq(t * WINDOWED * PADDED, 28 * t * FloorDiv(WINDOWED, 7) * FloorDiv(PADDED, 4)),
+    "a size that divides": sympy.Eq(Mod(PADDED, FloorDiv(PADDED, 4)), 0),
+    "rows among elements": sympy.Ne(Mod(t * FloorDiv(PADDED, 4), 49 * t * FloorDiv(PADDED, 4)), 0),
+    "more than one window": t * FloorDiv(WINDOWED, 7) > 2,
+    "rows of one window or more": sympy.Ne(t + 1, (t + 1) * FloorDiv(PADDED, 4)),
+    "one of two": sympy.Or(sympy.Eq(s, 9), sympy.Eq(PythonMod(PADDED, 4), 0)),
+    "whole windows": sympy.Eq(PythonMod(WINDOWED, 7), 0),
+    "at least as long": s <= WINDOWED,
+    "two ways to pad": sympy.Eq(WINDOWED, s + PythonMod(-s, 7)),
+    "rows of a padded length": sympy.Eq(Mod(8 * t * PADDED, 32 * t), 0),
+    "a remainder of more": sympy.Ne(Mod(t, t * (FloorDiv(PADDED, 4) + 1)), 0),
 }
 
-PADDED = s + PythonMod(-s, 4)
 AT_EACH_SIZE: dict[str, Any] = {
-    "rows of a padded length": sympy.Eq(Mod(8 * t * PADDED, 32 * t), 0),
-    "a size that divides": sympy.Eq(Mod(PADDED, FloorDiv(PADDED, 4)), 0),
-    "a remainder of more": sympy.Ne(Mod(t, t * (FloorDiv(PADDED, 4) + 1)), 0),
     "patches": sympy.Ne(FloorDiv(PADDED, 4), 1),
 }
 
@@ -44,6 +54,7 @@ OPEN: dict[str, Any] = {
     "the smaller depends": sympy.Eq(Min(s, t), t),
     "quotients of different numbers": FloorDiv(s, 2) <= FloorDiv(s - 1, 2),
     "a padded length": sympy.Eq(Mod(PADDED, 8), 0),
+    "padding": s < WINDOWED,
     "parts that a few rows exceed": sympy.Eq(FloorDiv(5 * t - 3, t), 4),
 }
 
