@@ -151,6 +151,19 @@ class PaddedWindows(nn.Module):
         return windows, image.reshape(batch, rows * 4, columns * 7, channels)[:, :height, :width]
 
 
+class RoundedUp(nn.Module):
+    """A residual block whose shortcut is a pool that rounds up. torch's solver fails on the equality of both sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.conv = nn.Conv2d(8, 8, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.max_pool2d(self.stem(x), 3, 2, ceil_mode=True)
+        return self.conv(y) + nn.functional.avg_pool2d(y, 2, 2, ceil_mode=True, count_include_pad=False)
+
+
 class Crops(nn.Module):
     """A crop in the middle of an image, whose strides are those of the image."""
 
@@ -198,6 +211,7 @@ MODELS: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
     "windows": (Windows(), ["mask=bool[batch:1..4,n:8..64:4]"], ("output_0",)),
     "padded windows": (PaddedWindows(), ["x=f32[batch:1..4,h:5..300,w:5..300,2]"], ("output_0", "output_1")),
     "crops": (Crops(), ["x=f32[batch:1..4,3,h:5..60000,w:5..60000]"], ("output_0",)),
+    "pools that round up": (RoundedUp(), ["x=f32[batch:1..4,3,h:32..256,w:32..256]"], ("output_0",)),
     "a density": (Density(), ["x=f32[batch:1..4,n:1..9]"], ("output_0",)),
     "a padded mask": (
         ExtraKey(),
