@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import pytest
 import torch
 from support.fp64 import assert_close_to_fp64
+from support.layouts import layout
 from support.op_table import DEVICES, rows, tensors
 from support.roundings import to_tf32
 from torch import Tensor
@@ -18,11 +19,6 @@ from fuseconv.ops.autocast import Policy, lower, single, widest
 from fuseconv.ops.description import DTYPES
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
-
-
-def layout(tensor: Tensor) -> list[int]:
-    """The strides that matter to a view: those of dims with more than one element."""
-    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
 def differentiable(value: object) -> TypeGuard[Tensor]:
@@ -314,30 +310,6 @@ def test_offsets_beyond_32_bits(device: str) -> None:
         ops.layer_norm_act(x, None, None, 1e-5, "gelu"), ops.layer_norm_act(dense, None, None, 1e-5, "gelu")
     )
     assert torch.equal(ops.group_norm_act(x, 4, act="gelu"), ops.group_norm_act(dense, 4, act="gelu"))
-
-
-def test_results_have_eagers_layout() -> None:
-    """Random layouts: the strides of a sum, and of gated halves, are those that PyTorch gives them."""
-    draw = torch.Generator().manual_seed(0)
-
-    def randint(high: int) -> int:
-        return int(torch.randint(high, (), generator=draw))
-
-    for _ in range(500):
-        rank = 1 + randint(4)
-        sizes = [1 + randint(4) for _ in range(rank)]
-        operands = []
-        for _ in range(2):
-            own = [1 if randint(4) == 0 else size for size in sizes]
-            order = torch.randperm(rank, generator=draw).tolist()
-            value = torch.randn([own[axis] for axis in order]).permute([order.index(axis) for axis in range(rank)])
-            operands.append(value.expand(sizes) if randint(3) == 0 else value)
-        result, original = ops.add_relu(*operands), torch.relu(operands[0] + operands[1])
-        assert layout(result) == layout(original), [(value.shape, value.stride()) for value in operands]
-        assert torch.equal(result, original)
-        halves = torch.cat(torch.broadcast_tensors(*operands), -1).permute(order).contiguous()
-        halves = halves.permute([order.index(axis) for axis in range(rank)])
-        assert layout(ops.gated_act(halves, "silu")) == layout(ops.gated_act.reference(halves, "silu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
