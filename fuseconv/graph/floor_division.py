@@ -8,6 +8,7 @@ rows.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 
@@ -20,6 +21,7 @@ def same_quotients(one: Any, other: Any) -> bool:
     return divides and bool(normal_form(one - other) == 0)
 
 
+@lru_cache(1 << 14)
 def normal_form(expression: Any) -> Any:
     """Returns a sympy expression of integers, with floor divisions of small numbers, and without most remainders.
 

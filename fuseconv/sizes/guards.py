@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
+from functools import lru_cache, reduce, wraps
 from itertools import islice, product
 from typing import Any
 
@@ -219,6 +219,21 @@ def _differences(left: Any, right: Any, ranges: Ranges) -> Iterator[ValueRanges[
     yield ValueRanges(ours.lower - theirs.upper, ours.upper - theirs.lower)
 
 
+Bounds = Callable[[Any, Ranges], ValueRanges[Any]]
+
+
+def _cached(bounds: Bounds) -> Bounds:
+    """Caches the bounds of a size by its expression and the ranges of its symbols: guards share most of their sizes."""
+    known = lru_cache(1 << 14)(lambda size, within: bounds(size, dict(within)))
+
+    @wraps(bounds)
+    def looked_up(size: Any, ranges: Ranges) -> ValueRanges[Any]:
+        return known(size, frozenset((symbol, ranges[symbol]) for symbol in size.free_symbols))
+
+    return looked_up
+
+
+@_cached
 def _bounds(size: Any, ranges: Ranges) -> ValueRanges[Any]:
     """Returns bounds of a size: the product of the bounds of its factors."""
     factors = sympy.Mul.make_args(sympy.factor(normal_form(size)))
@@ -230,6 +245,7 @@ def _difference(left: Any, right: Any, ranges: Ranges) -> ValueRanges[Any]:
     return _linear_bounds(left - right, ranges)
 
 
+@_cached
 def _linear_bounds(size: Any, ranges: Ranges) -> ValueRanges[Any]:
     """Returns bounds of a size, which is made linear first.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
+from fuseconv.graph.nodes import source_line
 from fuseconv.graph.recurrent import any_number_of_steps
 from fuseconv.program.captured import Program, dim_symbols
 from fuseconv.targets.onnx_recurrent import WRITTEN
@@ -30,6 +31,9 @@ OPSET = 22
 """The first opset in which every operator accepts bfloat16. Gelu was added in opset 20."""
 
 _FUNCTION_OVERLOADS_IR = 10
+
+_TRANSLATED = re.compile(r"translating node %(?P<node>\w+) :.*target=torch\.ops\.(?P<op>[\w.]+)\]")
+"""What the exporter says about the node at which it fails."""
 
 
 def save(program: Program, path: Path, store: Store | None = None) -> None:
@@ -184,6 +188,14 @@ def _export(
     except torch.onnx.errors.OnnxExporterError as error:
         causes = list(_causes(error))
         reason = str(causes[-1]).strip()
+        if isinstance(causes[-1], TypeError) and reason.startswith("Unsupported attribute type"):
+            op, line = _refused(causes, exported)
+            raise UnsupportedError(
+                f"ONNX cannot express {op}: an attribute of its operator, such as the number of groups of a Conv, "
+                "would change with the sizes of the inputs",
+                where=line or "the target onnx",
+                fix="give static sizes, or leave the target onnx out",
+            ) from error
         if any(type(cause).__name__ == "DispatchError" for cause in causes):
             raise UnsupportedError(
                 f"the model cannot be exported to ONNX: {reason}",
@@ -192,6 +204,15 @@ def _export(
             ) from error
         raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
     return program.model
+
+
+def _refused(causes: Sequence[BaseException], exported: torch.export.ExportedProgram) -> tuple[str, str]:
+    """Returns the name and the source line of the op that the exporter was translating when it failed."""
+    found = next(filter(None, (_TRANSLATED.search(str(cause)) for cause in causes)), None)
+    if found is None:
+        return "an op", ""
+    lines = (source_line(node) for node in exported.graph.nodes if node.name == found["node"])
+    return found["op"], next(lines, "")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
