@@ -31,6 +31,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hard_swish": lambda z: z * _sixths(z) if z.dtype == torch.float64 else F.hardswish(z),
     "hard_sigmoid": lambda z: _sixths(z) if z.dtype == torch.float64 else F.hardsigmoid(z),
     "relu6": F.relu6,
+    "relu_squared": lambda z: F.relu(z).square(),
     "leaky_relu": lambda z: F.leaky_relu(z, 0.1),
     "elu": F.elu,
     "mish": F.mish,

@@ -43,6 +43,7 @@ BATCH = (batch(32),)
 TEXT = (batch(8), tokens(128))
 LONG = (batch(4), tokens(512, 16))
 SIDES = (batch(8), side("height", 2, range(64, 513, 32)), side("width", 3, range(64, 513, 32)))
+PYRAMID_SIDES = (batch(8), side("height", 2, range(128, 513, 64)), side("width", 3, range(128, 513, 64)))
 SMALL_SIDES = (batch(4), side("height", 2, range(16, 65, 8)), side("width", 3, range(16, 65, 8)))
 WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 320), 1))
 HALVED_WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 640), 1))  # SEW halves the number of frames
@@ -78,7 +79,7 @@ ENTRIES = (
     Entry("unet", (32, 3, 256, 256), "f16", lively(lambda _: UNet()), noise(), SIDES),
     Entry("diffusion-block", (2, 320, 64, 64), "f16", DownBlock, latents, SMALL_SIDES),
     Entry("diffusion-block", (8, 320, 64, 64), "bf16", DownBlock, latents, SMALL_SIDES),
-    Entry("detector-pyramid", (32, 3, 512, 512), "f16", lively(Detector), noise(), SIDES),
+    Entry("detector-pyramid", (32, 3, 512, 512), "f16", lively(Detector), noise(), PYRAMID_SIDES),
     Entry("segformer-b2", (32, 3, 512, 512), "f16", zoo_vision.SEGFORMER_B2, noise(), SIDES),
     Entry("convnextv2-t", (32, *IMAGE), "bf16", zoo_images.CONVNEXT_V2_T, noise(), SIDES),
     Entry("mlp-mixer-b-16", (32, *IMAGE), "bf16", Mixer, noise(), BATCH),

@@ -27,6 +27,7 @@ namespace fuseconv {
   DO(hard_swish, HardSwish)      \
   DO(hard_sigmoid, HardSigmoid)  \
   DO(relu6, Relu6)               \
+  DO(relu_squared, ReluSquared)  \
   DO(leaky_relu, LeakyRelu)      \
   DO(elu, Elu)                   \
   DO(mish, Mish)
@@ -125,6 +126,14 @@ struct Relu6 {
   template <class A>
   FUSECONV_INLINE A operator()(A x) const {
     return clip(x, A(0), A(6));
+  }
+};
+
+// Source: So et al., "Primer: Searching for Efficient Transformers for Language Modeling", 2021.
+struct ReluSquared {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return relu(x) * relu(x);
   }
 };
 
@@ -276,6 +285,10 @@ FUSECONV_INLINE A activation_gradient(HardSigmoid, A grad, A x) {
 template <class A>
 FUSECONV_INLINE A activation_gradient(Relu6, A grad, A x) {
   return x > A(0) && x < A(6) ? grad : A(0);
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(ReluSquared, A grad, A x) {
+  return grad * (A(2) * relu(x));
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(LeakyRelu act, A grad, A x) {

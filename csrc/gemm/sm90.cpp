@@ -20,12 +20,15 @@ constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // the li
 
 bool is_piecewise(Activation a) {
   return a == Activation::hard_swish || a == Activation::hard_sigmoid || a == Activation::relu6 ||
-         a == Activation::leaky_relu;
+         a == Activation::relu_squared || a == Activation::leaky_relu;
 }
 
 Pieces pieces_of(Activation activation) {
   if (activation == Activation::leaky_relu) {
     return {static_cast<float>(activation.parameter), 0.0f, 0.0f, Pieces::two};
+  }
+  if (activation == Activation::relu_squared) {
+    return {1.0f, 0.0f, std::numeric_limits<float>::infinity(), Pieces::clipped_squared};
   }
   if (activation == Activation::relu6) {
     return {1.0f, 0.0f, 6.0f, Pieces::clipped};

@@ -7,12 +7,12 @@
 
 namespace fuseconv::linear::sm90 {
 
-// The parameters of a piecewise activation: hard_swish, hard_sigmoid, relu6 or leaky_relu. hard_sigmoid and
-// relu6 are min(max(scale x + shift, 0), high), and hard_swish is x times this value. leaky_relu is x where x is not
-// negative, and scale x elsewhere.
+// The parameters of a piecewise activation: hard_swish, hard_sigmoid, relu6, relu_squared or leaky_relu. hard_sigmoid
+// and relu6 are min(max(scale x + shift, 0), high). hard_swish is x times this value, and relu_squared its square.
+// leaky_relu is x where x is not negative, and scale x elsewhere.
 struct Pieces {
   float scale, shift, high;
-  enum { clipped, clipped_times_x, two } form;
+  enum { clipped, clipped_times_x, clipped_squared, two } form;
 };
 
 struct Arguments {

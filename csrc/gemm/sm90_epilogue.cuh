@@ -25,7 +25,8 @@ struct Piecewise {
       return x < 0.0f ? x * pieces.scale : x;
     }
     const float line = arch::min(arch::relu(fmaf(x, pieces.scale, pieces.shift)), pieces.high);
-    return pieces.form == Pieces::clipped_times_x ? x * line : line;
+    const float factor = pieces.form == Pieces::clipped_squared ? line : x;
+    return pieces.form == Pieces::clipped ? line : factor * line;
   }
 };
 

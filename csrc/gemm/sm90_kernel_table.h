@@ -7,9 +7,9 @@
 
 namespace fuseconv::linear::sm90 {
 
-// The activations that have kernels. The kernels of hard_swish also compute hard_sigmoid, relu6 and leaky_relu. Other
-// backends compute layers with any other activation. The list is short because each entry takes a long time to compile.
-// csrc/gemm/backends.cmake reads this list.
+// The activations that have kernels. The kernels of hard_swish also compute hard_sigmoid, relu6, relu_squared and
+// leaky_relu. Other backends compute layers with any other activation. The list is short because each entry takes a
+// long time to compile. csrc/gemm/backends.cmake reads this list.
 #define FUSECONV_SM90_ACTIVATIONS(DO) \
   DO(none)                            \
   DO(relu)                            \

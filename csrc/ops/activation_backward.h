@@ -5,6 +5,7 @@
 // derivative cannot be computed from y alone are not supported.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -37,7 +38,10 @@ struct ActivationBackward {
           "fuseconv::", name, ": the derivative of '", args.act,
           "' does not follow from y; use one of relu, sigmoid, tanh, relu6");
     const int64_t columns = args.sum_rows ? args.grad.sizes[args.grad.rank - 1] : 0;
-    return {contiguous_like(args.grad), contiguous(args.grad.dtype, 1, &columns)};
+    const bool alike = std::equal(args.grad.strides, args.grad.strides + args.grad.rank, args.y.strides);
+    const Spec d =
+        alike && !args.sum_rows ? broadcast(name, {"grad", args.grad}, {"y", args.y}) : contiguous_like(args.grad);
+    return {d, contiguous(args.grad.dtype, 1, &columns)};
   }
 
   template <class Target>

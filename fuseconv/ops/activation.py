@@ -11,7 +11,7 @@ from torch.nn import functional
 
 _PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # the default parameters, as in PyTorch
 _NAMES = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
-ACTIVATIONS = (*_NAMES, *_PARAMETERS, "mish")
+ACTIVATIONS = (*_NAMES, "relu_squared", *_PARAMETERS, "mish")
 """The valid values of an `act` argument. gelu is the exact form, with erf. leaky_relu accepts a slope and elu an alpha
 in parentheses, as in `leaky_relu(0.1)`."""
 
@@ -72,6 +72,8 @@ def activate(x: Tensor, act: str) -> Tensor:
             return functional.hardsigmoid(x)
         case "relu6":
             return functional.relu6(x)
+        case "relu_squared":
+            return torch.relu(x) * torch.relu(x)
         case "leaky_relu":
             return functional.leaky_relu(x, parameter)
         case "elu":
@@ -129,6 +131,9 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = torch.where((value > -3) & (value < 3), grad / 6, 0)
         case "relu6":
             result = aten.hardtanh_backward(grad, value, 0, 6)
+        case "relu_squared":
+            assert value is not None
+            result = grad * (2 * torch.relu(value))
         case "leaky_relu":
             result = aten.leaky_relu_backward(grad, value, parameter, False)
         case "elu":

@@ -30,7 +30,8 @@ def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor
 
     Returns:
         d, of shape [..., C], and its sum over all dims but the last, of shape [C]. If `sum_rows` is False, the second
-        tensor is empty.
+        tensor is empty, and d has the order of dims of `grad` and `y` if their strides are equal. Otherwise d is
+        contiguous.
 
     Examples:
         >>> y = torch.tensor([[0.0, 2.0], [3.0, 4.0]])
@@ -41,7 +42,8 @@ def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor
     if act not in ACTIVATIONS:
         raise ValueError(f"the derivative of '{act}' does not follow from y; use one of {', '.join(ACTIVATIONS)}")
     d = activate_backward(grad, y, act)
-    d = d.contiguous()
+    if sum_rows or grad.stride() != y.stride():
+        d = d.contiguous()
     return d, as_rows(d).sum(0) if sum_rows else d.new_empty((0,))
 
 
@@ -58,6 +60,9 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("rows", (draw(1031, 24), draw(1031, 24), "relu", True)),
         Sample("columns", (draw(3, 1031), draw(3, 1031), "tanh", True)),
         Sample("permuted", (draw.permuted(4, 6, 48), draw.permuted(4, 6, 48), "tanh", True)),
+        Sample("permuted_alone", (draw.permuted(4, 6, 48), draw.permuted(4, 6, 48), "tanh", False)),
+        Sample("across_alone", (draw.across(2, 131, 70), draw.across(2, 131, 70), "relu", False)),
+        *(Sample(f"mixed_{act}", (draw.across(2, 31, 70), draw(2, 31, 70), act, False)) for act in ACTIVATIONS),
         Sample("strided", (draw.strided(4, 48), draw(4, 48), "sigmoid", True)),
         Sample("padded", (draw.padded(40, 48), draw.padded(40, 48), "relu", True)),
         Sample("expanded", (draw(1, 1).expand(4, 48), draw(4, 48), "relu", True)),

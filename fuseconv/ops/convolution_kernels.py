@@ -22,7 +22,7 @@ SHORTEST_IN_F32 = 64
 WIDEST = 192
 """The library has no kernel for depthwise convolutions with a wider window (csrc/kernels/depthwise_windows.cu)."""
 
-_IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6", "leaky_relu")
+_IN_TF32 = ("none", "relu", "gelu", "silu", "hard_swish", "hard_sigmoid", "relu6", "relu_squared", "leaky_relu")
 """The activations of the library's kernel for float32, which needs a Hopper GPU."""
 
 

@@ -48,6 +48,7 @@ PROBLEMS = [  # m, n, k, activation, bias, form
     (4096, 1536, 768, "relu", False, "gated"),
     (513, 504, 64, "tanh", True, "gated"),
     (513, 1000, 64, "hard_swish", True, "plain"),
+    (513, 1000, 64, "relu_squared", True, "plain"),
     (1000, 1544, 776, "relu6", False, "residual"),
     (513, 504, 64, "hard_sigmoid", True, "gated"),
     (300, 96, 64, "none", True, "gated"),

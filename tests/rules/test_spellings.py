@@ -17,6 +17,7 @@ from support.spellings import (
     OTHER_ACTS,
     QUICK_GELU,
     RELU,
+    RELU_SQUARED,
     RESPONSE_NORM,
     SDPA,
     SUM_SQUARED,
@@ -244,6 +245,17 @@ def test_a_quick_gelu_between_linears_is_silu(name: str, dtype: torch.dtype, can
     program, result = fused(function, inputs, dtype, canonical_rules)
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     assert called == ["aten.linear.default", "aten.silu.default", "aten.linear.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", RELU_SQUARED)
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_squared_relu_is_an_activation(name: str, residual: bool, default_rules: tuple[Rule, ...]) -> None:
+    act, inputs = RELU_SQUARED[name], (draw((3, 6), torch.float32, 1),)
+    function = lambda m, x: act(F.linear(x, m.v, m.e)) + (F.linear(x, m.v) if residual else 0)  # noqa: E731
+    program, result = fused(function, inputs, torch.float32, default_rules)
+    calls = [node for node in result.exported.graph.nodes if op_name(node.target) == "fuseconv.linear_act.default"]
+    assert "relu_squared" in {call.args[4] for call in calls}
     torch.testing.assert_close(programs.run(result), programs.run(program))
 
 

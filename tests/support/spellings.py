@@ -91,6 +91,11 @@ OTHER_ACTS = {
     "max(0.1*x, x)": (lambda m, x: torch.max(0.1 * x, x), "leaky_relu"),
     "mish by log1p": (lambda m, x: x * torch.tanh(torch.log1p(torch.exp(x))), "mish"),
 }
+RELU_SQUARED = {
+    "relu**2": lambda h: F.relu(h) ** 2,
+    "square": lambda h: torch.square(h.clamp(min=0)),
+    "relu*relu": lambda h: F.relu(h) * F.relu(h),
+}
 LINEAR = {
     "addmm": lambda m, x: torch.addmm(m.b, x, m.w.t()),
     "addmm of [in, out]": lambda m, x: torch.addmm(m.b, x, m.v),
