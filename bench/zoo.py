@@ -5,7 +5,10 @@ from __future__ import annotations
 import zoo_dit
 import zoo_families
 import zoo_images
+import zoo_mixing
 import zoo_pairs
+import zoo_relations
+import zoo_restoration
 import zoo_separation
 import zoo_series
 import zoo_speech
@@ -21,6 +24,7 @@ from zoo_mixer import Mixer
 from zoo_mobilenet import MobileNetV3Large
 from zoo_parts import Axis, Draw, Entry, ids, noise
 from zoo_pyramids import Detector, UNet
+from zoo_relations import some_of
 
 
 def batch(most: int, step: int = 1) -> Axis:
@@ -38,13 +42,18 @@ def side(name: str, at: int, sizes: range) -> Axis:
     return Axis(name, sizes, at, inputs=1)
 
 
+def sides(sizes: range) -> tuple[Axis, Axis]:
+    """Returns the axes of the height and the width of images."""
+    return side("height", 2, sizes), side("width", 3, sizes)
+
+
 ROWS = (batch(4096),)
 BATCH = (batch(32),)
 TEXT = (batch(8), tokens(128))
 LONG = (batch(4), tokens(512, 16))
-SIDES = (batch(8), side("height", 2, range(64, 513, 32)), side("width", 3, range(64, 513, 32)))
-PYRAMID_SIDES = (batch(8), side("height", 2, range(128, 513, 64)), side("width", 3, range(128, 513, 64)))
-SMALL_SIDES = (batch(4), side("height", 2, range(16, 65, 8)), side("width", 3, range(16, 65, 8)))
+SIDES = (batch(8), *sides(range(64, 513, 32)))
+PYRAMID_SIDES = (batch(8), *sides(range(128, 513, 64)))
+SMALL_SIDES = (batch(4), *sides(range(16, 65, 8)))
 WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 320), 1))
 HALVED_WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 640), 1))  # SEW halves the number of frames
 IMAGE = (3, 224, 224)
@@ -53,6 +62,47 @@ IMAGE = (3, 224, 224)
 def _tokens_of(family: zoo_families.Family) -> Draw:
     return ids(zoo_families.VOCABULARY, masked=family.takes == zoo_families.MASKED)
 
+
+UNTUNED = (
+    Entry("rcan", (4, 3, 96, 96), "f16", zoo_restoration.Rcan, noise(), (batch(4), *sides(range(32, 97, 8)))),
+    Entry("unet-3d", (2, 1, 64, 64, 64), "f16", zoo_restoration.UNet3d, noise(), (batch(2),)),
+    Entry("yolo", (16, 3, 320, 320), "f16", zoo_restoration.Yolo, noise(), (batch(16), *sides(range(160, 321, 32)))),
+    Entry("stylegan2", (8, 512), "f16", zoo_restoration.StyleGan, noise(), (batch(8),)),
+    Entry("xcit-s", (32, *IMAGE), "f16", zoo_mixing.Xcit, noise(), BATCH),
+    Entry(
+        "linear-attention", (8, 1024), "bf16", zoo_mixing.LinearTransformer, some_of(8000), (batch(8), tokens(1024, 16))
+    ),
+    Entry("rwkv", (8, 512), "bf16", zoo_mixing.Rwkv, some_of(8000), (batch(8), tokens(512, 16))),
+    Entry(
+        "wavenet",
+        (4, 1, 16_000),
+        "f16",
+        zoo_mixing.WaveNet,
+        noise(),
+        (batch(4), Axis("samples", range(2000, 16_001, 100), 2)),
+    ),
+    Entry("triangles", (1, 256, 256, 128), "bf16", zoo_relations.Triangles, noise(), (batch(2),)),
+    Entry(
+        "egnn",
+        (8, 64, 128),
+        "f32",
+        zoo_relations.Egnn,
+        zoo_relations.molecules,
+        (batch(8), Axis("atoms", range(8, 65), 1)),
+    ),
+    Entry("din", (512, 100), "f16", zoo_relations.Din, some_of(50_000), (batch(512), Axis("items", range(8, 101), 1))),
+    Entry("tabtransformer", (512, 20), "f16", zoo_relations.TabTransformer, some_of(20_000), (batch(512),)),
+    Entry("perceiver", (8, 1024, 64), "bf16", zoo_relations.Perceiver, noise(), (batch(8), tokens(1024, 16))),
+    Entry(
+        "line-reader",
+        (16, 1, 32, 256),
+        "f16",
+        zoo_relations.LineReader,
+        noise(),
+        (batch(16), Axis("width", range(32, 257, 4), 3)),
+    ),
+)
+"""Models that were written after the rules and the kernels, and first timed as they were."""
 
 ENTRIES = (
     Entry("mlp-4x4096-gelu", (4096,), "bf16", zoo_tables.mlp([4096] * 5, nn.GELU), noise(4096), ROWS),
@@ -158,5 +208,6 @@ ENTRIES = (
     Entry("sew", (8, 80_000), "f16", zoo_families.SEW, noise(), HALVED_WAVES),
     Entry("conv-tasnet", (4, 32_000), "f32", zoo_separation.ConvTasNet, noise(), (batch(4),)),
     Entry("pairs", (1, 128), "bf16", zoo_pairs.Pairs, zoo_pairs.drawn, (batch(4),)),
+    *UNTUNED,
 )
 """The important ones first: a run that is short of time leaves the last."""
