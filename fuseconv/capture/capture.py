@@ -21,6 +21,7 @@ from torch.fx.experimental.sym_node import SymNode
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.causal_hint import without_causal_hint
+from fuseconv.capture.complex_pairs import pair_complex_numbers
 from fuseconv.capture.deferred import Guards, declare_ranges, export_proving, release
 from fuseconv.capture.drawn import open_integers, with_taken_ranges
 from fuseconv.capture.errors import constrained_dims, explain, explain_suspect
@@ -127,6 +128,7 @@ def _checked(
     purify(flat.exported, kind)
     read_sizes_of_inputs(flat.exported)
     compute_tables(flat.exported)
+    pair_complex_numbers(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = replace(contract, inputs=specs, outputs=flat.outputs)
     check_state(flat.exported, contract)

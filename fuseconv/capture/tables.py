@@ -43,7 +43,7 @@ def compute_tables(exported: ExportedProgram) -> None:
     for table in tables:
         value = values[table].clone()
         same = (node for node, other in constants if _is_same(value, other))
-        constant = next(same, None) or _constant(exported, value, table)
+        constant = next(same, None) or add_constant(exported, value, table)
         constants.append((constant, value))
         table.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in written)
     for node in reversed(list(exported.graph.nodes)):
@@ -125,8 +125,8 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return kinds[0] == kinds[1] and torch.equal(one, other) and (not signs or torch.equal(*signs))
 
 
-def _constant(exported: ExportedProgram, value: Tensor, table: Node) -> Node:
-    """Adds a constant tensor to a program, and returns its placeholder."""
+def add_constant(exported: ExportedProgram, value: Tensor, table: Node) -> Node:
+    """Adds a constant tensor in place of a node to a program, and returns its placeholder."""
     specs, graph = exported.graph_signature.input_specs, exported.graph
     at = next((at for at, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
     following = list(graph.nodes)[at]  # the first user input, or the first op
