@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from fuseconv.capture.tables import add_constant
 from fuseconv.graph.aliases import Aliases
+from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 from fuseconv.graph.nodes import is_call, map_nodes
 
 _aten = torch.ops.aten
@@ -43,8 +44,12 @@ def pair_complex_numbers(exported: ExportedProgram) -> None:
     if any(aliases.is_written(node) for node in (*wanted, *ends)):
         return
     pairs = _Pairs(exported)
-    for node in [node for node in graph.nodes if node in wanted]:
-        pairs.add(node)
+    try:
+        for node in [node for node in graph.nodes if node in wanted]:
+            pairs.add(node)
+    except GuardError:  # the layout of a result depends on sizes
+        pairs.undo()
+        return
     for end in ends:
         pair = pairs.known[end.args[0]]
         with graph.inserting_before(end):
@@ -52,9 +57,11 @@ def pair_complex_numbers(exported: ExportedProgram) -> None:
         end.replace_all_uses_with(result)
         graph.erase_node(end)
     for node in reversed(list(graph.nodes)):
-        if node.target is _aten._assert_tensor_metadata.default and node.args[0] in wanted:  # of `to`, which is known
-            graph.erase_node(node)
-        elif node in wanted and not node.users and (node.op == "call_function" or node.name in pairs.constants):
+        checked = (
+            node.target is _aten._assert_tensor_metadata.default and node.args[0] in wanted
+        )  # of `to`: it is known
+        given = node.op == "placeholder" and node.name not in pairs.constants
+        if checked or (node in wanted and not node.users and not given):
             graph.erase_node(node)
     _forget_erased(exported)
     graph.lint()
@@ -114,6 +121,7 @@ class _Pairs:
         self.graph = exported.graph
         self.known: dict[Any, Node] = {}
         self._exported = exported
+        self._made: list[Node] = []
         self._first = next(node for node in self.graph.nodes if node.op != "placeholder")
         # A state dict has the other buffers, by the names and dtypes that a model has.
         self.constants = {
@@ -126,6 +134,7 @@ class _Pairs:
         """Adds the pair of a node, whose complex operands have theirs."""
         if isinstance(constant := self.constants.get(node.name), Tensor):
             self.known[node] = add_constant(self._exported, torch.view_as_real(constant).clone(), node)
+            self._made.append(self.known[node])
             return
         with self.graph.inserting_before(self._first if node.op == "placeholder" else node.next):
             meaning = _MEANINGS[node.target] if _is_translated(node) else _viewed
@@ -134,12 +143,21 @@ class _Pairs:
             if key in node.meta:
                 self.known[node].meta.setdefault(key, node.meta[key])
 
+    def undo(self) -> None:
+        """Removes all pairs."""
+        for node in reversed(self._made):
+            self.graph.erase_node(node)
+        _forget_erased(self._exported)
+
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
         """Returns a new call with the value that torch.export would give it."""
-        node: Node = self.graph.call_function(target, args, kwargs)
         values = map_nodes(args, lambda one: one.meta["val"])
-        with next(_tensors(values)).fake_mode, torch.no_grad():
-            node.meta["val"] = target(*values, **kwargs)
+        mode = next(_tensors(values)).fake_mode
+        with mode, torch.no_grad():
+            value = run_for_all_sizes(mode, lambda: target(*values, **kwargs))
+        node: Node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = value
+        self._made.append(node)
         return node
 
     def part(self, pair: Node, at: int) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -47,7 +48,9 @@ def _multiplied(node: Node, *, own_kernels: bool) -> Iterator[torch.dtype]:
         yield node.meta["val"].dtype
     elif target.namespace == NAMESPACE and not own_kernels:
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda operand: operand.meta["val"])
-        with _Products() as products:
+        # The program shares the environment of its sizes: a guard on the example's sizes could make a size a constant.
+        environment = node.meta["val"].fake_mode.shape_env
+        with _Products() as products, environment.suppress_guards() if environment else nullcontext():
             _OPS[target._schema.name.removeprefix(f"{NAMESPACE}::")].reference(*args, **kwargs)
         yield from products.dtypes
 

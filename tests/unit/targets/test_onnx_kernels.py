@@ -14,6 +14,10 @@ from torch import Tensor
 
 from fuseconv import cli, ops
 from fuseconv.errors import UnsupportedError
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.program.captured import dim_symbols
+from fuseconv.rulebook.rule import Rule
 from fuseconv.targets import TARGETS, Context
 
 PRODUCTS: dict[str, Callable[[None, Tensor], Tensor]] = {
@@ -39,6 +43,22 @@ def test_a_missing_kernel_is_known_before_the_export(name: str, dtype: str, targ
     assert "ONNX Runtime on cpu has no kernel for the bfloat16 product" in reason
     with pytest.raises(UnsupportedError, match="has no kernel"):
         TARGETS[target].write(program, tmp_path, Context(tmp_path))
+
+
+def halved(_: None, x: Tensor, weight: Tensor) -> Tensor:
+    for _ in range(5):
+        x = torch.relu(torch.conv2d(torch.nn.functional.pad(x, (0, 1, 0, 1)), weight, stride=2))
+    return torch.relu(torch.conv2d(torch.nn.functional.pad(x, (1, 1, 1, 1)), weight))
+
+
+def test_sizes_stay_symbols(default_rules: tuple[Rule, ...]) -> None:
+    """The reference of an op branches on sizes, and the program shares their environment."""
+    sizes = ("x=f32[batch:1..4,3,h:64..128:32,w:64..128:32]", "weight=f32[3,3,3,3]")
+    program = small_bundle.program(Function(halved), sizes)
+    program = rewrite(program, plan(program, default_rules, device="cpu", targets=("onnx",)))
+    before = {name: str(symbol) for name, symbol in dim_symbols(program).items()}
+    assert TARGETS["onnx"].unsupported(program) is None
+    assert {name: str(symbol) for name, symbol in dim_symbols(program).items()} == before
 
 
 def test_the_op_library_multiplies_in_bfloat16() -> None:
