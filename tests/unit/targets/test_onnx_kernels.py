@@ -45,7 +45,7 @@ def test_a_missing_kernel_is_known_before_the_export(name: str, dtype: str, targ
         TARGETS[target].write(program, tmp_path, Context(tmp_path))
 
 
-def halved(_: None, x: Tensor, weight: Tensor) -> Tensor:
+def halved(_m: None, x: Tensor, weight: Tensor) -> Tensor:
     for _ in range(5):
         x = torch.relu(torch.conv2d(torch.nn.functional.pad(x, (0, 1, 0, 1)), weight, stride=2))
     return torch.relu(torch.conv2d(torch.nn.functional.pad(x, (1, 1, 1, 1)), weight))
