@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.errors import UnsupportedError
+from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import returning
+from fuseconv.runtime.failed_call import message
 from fuseconv.targets import TARGETS, Context, Runner
 
 
@@ -44,9 +45,16 @@ def written(target: str, program: Program, folder: Path, op_files: tuple[Path, .
 
 
 def called(runner: Runner, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Calls a loaded artifact, and returns copies of its outputs, because the artifact may reuse their memory."""
-    with torch.no_grad():
-        return tuple(one.clone() for one in runner(*(one.clone() for one in inputs)))
+    """Calls a loaded artifact, and returns copies of its outputs, because the artifact may reuse their memory.
+
+    Raises:
+        UpstreamError: the runtime of the target failed.
+    """
+    try:
+        with torch.no_grad():
+            return tuple(one.clone() for one in runner(*(one.clone() for one in inputs)))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise UpstreamError(f"the artifact does not run: {message(error)}") from error
 
 
 def cut(program: Program, names: Sequence[str]) -> Program:
