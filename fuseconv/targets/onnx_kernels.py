@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -49,7 +50,8 @@ def _multiplied(node: Node, *, own_kernels: bool) -> Iterator[torch.dtype]:
     elif target.namespace == NAMESPACE and not own_kernels:
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda operand: operand.meta["val"])
         # The program shares the environment of its sizes: a guard on the example's sizes could make a size a constant.
-        environment = node.meta["val"].fake_mode.shape_env
+        given = torch.utils._pytree.tree_leaves((args, kwargs))
+        environment = next(one.fake_mode.shape_env for one in given if isinstance(one, FakeTensor))
         with _Products() as products, environment.suppress_guards() if environment else nullcontext():
             _OPS[target._schema.name.removeprefix(f"{NAMESPACE}::")].reference(*args, **kwargs)
         yield from products.dtypes
