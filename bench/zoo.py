@@ -70,9 +70,9 @@ UNTUNED = (
     Entry("stylegan2", (8, 512), "f16", zoo_restoration.StyleGan, noise(), (batch(8),)),
     Entry("xcit-s", (32, *IMAGE), "f16", zoo_mixing.Xcit, noise(), BATCH),
     Entry(
-        "linear-attention", (8, 1024), "bf16", zoo_mixing.LinearTransformer, some_of(8000), (batch(8), tokens(1024, 16))
+        "linear-attention", (8, 1024), "bf16", zoo_mixing.LINEAR_ATTENTION, some_of(8000), (batch(8), tokens(1024, 16))
     ),
-    Entry("rwkv", (8, 512), "bf16", zoo_mixing.Rwkv, some_of(8000), (batch(8), tokens(512, 16))),
+    Entry("rwkv", (8, 512), "bf16", zoo_mixing.RWKV, some_of(8000), (batch(8), tokens(512, 16))),
     Entry(
         "wavenet",
         (4, 1, 16_000),

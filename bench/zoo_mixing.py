@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -67,7 +70,8 @@ class LinearAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width, bias=False), _square(width)
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.LayerNorm(width), *_mlp(width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,21 +84,6 @@ class LinearAttention(nn.Module):
         y = (q @ (k.transpose(-1, -2) @ v)) * weights
         x = x + self.out(y.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.mlp(x)
-
-
-class LinearTransformer(nn.Module):
-    """An encoder of text with linear attention."""
-
-    WIDTH, BLOCKS, WORDS = 512, 4, 8000
-
-    def __init__(self, layers: int | None = None) -> None:
-        super().__init__()
-        self.words = nn.Embedding(self.WORDS, self.WIDTH)
-        self.blocks = nn.Sequential(*(LinearAttention(self.WIDTH) for _ in range(fewer(self.BLOCKS, layers))))
-
-    def forward(self, ids: Tensor) -> tuple[Tensor]:
-        """Returns tokens [batch, tokens, width]."""
-        return (self.blocks(self.words(ids)),)
 
 
 class ChannelMix(nn.Module):
@@ -114,19 +103,23 @@ class ChannelMix(nn.Module):
         return x + torch.sigmoid(self.receptance(y)) * self.value(torch.relu(self.key(y)) ** 2)
 
 
-class Rwkv(nn.Module):
-    """The channel mixing of six blocks of RWKV, without their recurrence."""
+class Encoder(nn.Module):
+    """Words and blocks. Of RWKV, these are the channel mixing alone, without the recurrence."""
 
-    WIDTH, BLOCKS, WORDS = 768, 6, 8000
+    WORDS = 8000
 
-    def __init__(self, layers: int | None = None) -> None:
+    def __init__(self, block: Callable[[int], nn.Module], width: int, blocks: int, layers: int | None = None) -> None:
         super().__init__()
-        self.words = nn.Embedding(self.WORDS, self.WIDTH)
-        self.blocks = nn.Sequential(*(ChannelMix(self.WIDTH) for _ in range(fewer(self.BLOCKS, layers))))
+        self.words = nn.Embedding(self.WORDS, width)
+        self.blocks = nn.Sequential(*(block(width) for _ in range(fewer(blocks, layers))))
 
     def forward(self, ids: Tensor) -> tuple[Tensor]:
         """Returns tokens [batch, tokens, width]."""
         return (self.blocks(self.words(ids)),)
+
+
+LINEAR_ATTENTION = partial(Encoder, LinearAttention, 512, 4)
+RWKV = partial(Encoder, ChannelMix, 768, 6)
 
 
 class Dilated(nn.Module):
@@ -164,10 +157,6 @@ class WaveNet(nn.Module):
             x, part = layer(x)
             total = total + part if at else part
         return (self.last(total),)
-
-
-def _square(width: int) -> nn.Module:
-    return nn.Linear(width, width)
 
 
 def _mlp(width: int) -> nn.Sequential:
