@@ -68,7 +68,8 @@ class Entry:
         """Returns the module, on the CPU, the same every time."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            return self.build(layers).eval().requires_grad_(False).to(dtype)
+            module = self.build(layers).eval().requires_grad_(False)
+        return module._apply(lambda one: one.to(dtype) if one.is_floating_point() else one)
 
     def inputs(self, dtype: torch.dtype) -> Inputs:
         """Returns inputs on the CPU, the same every time."""

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from fuseconv.bundle.manifest import Manifest
 from fuseconv.errors import FileError, RefusedError, UnsupportedError
 from fuseconv.program.graph_copy import with_weights
+from fuseconv.program.loading import load_program
 from fuseconv.targets import exported as target
 from fuseconv.untrusted.files import read_plain
 from fuseconv.weights.store import Store, is_storable, like, weights_of
@@ -71,7 +72,7 @@ def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, di
             where=str(bundle),
             fix="convert the model again with this version of fuseconv",
         )
-    exported = torch.export.load(bundle / ARTIFACT)
+    exported = load_program(bundle / ARTIFACT)
     stored = weights_of_artifact(bundle / ARTIFACT, manifest.contract.device) or {}
     try:
         tied = {str(name): str(first) for name, first in json.loads(read_plain(bundle / GIVEN, links=False)).items()}

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from fuseconv.bundle.manifest import PLAN, Manifest
 from fuseconv.bundle.methods import weights_folder
 from fuseconv.errors import UnsupportedError
@@ -17,6 +15,7 @@ from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
 from fuseconv.pipeline.assembly import program_hash
 from fuseconv.pipeline.original import ARTIFACT, given, read_original
 from fuseconv.program.captured import Program
+from fuseconv.program.loading import load_program
 from fuseconv.runtime.model import load_libraries
 from fuseconv.targets import exported
 from fuseconv.weights.store import Store, weights_of
@@ -58,7 +57,7 @@ def stored_program(folder: Path, manifest: Manifest, target: str, copy: Path) ->
         if not path.is_file() or (same := Table.of(path)) is None or same.program != table.program:
             why = "it depends on the value of a weight that the bundle contains only merged or folded"
             raise _unmakable(target, why, folder)
-        fused = replace(program, exported=torch.export.load(path))
+        fused = replace(program, exported=load_program(path))
     entries = {name: entry for one in (*tables, table) for name, entry in one.tensors.items()}
     tensors = weights_of(fused.exported)
     if lost := [name for name in tensors if name not in entries and tensors[name].isnan().any()]:

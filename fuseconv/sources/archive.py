@@ -31,6 +31,7 @@ from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.options import Options
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.program.loading import load_program
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
@@ -116,7 +117,7 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
 
 
 def load_exported(path: Path, named: Path) -> ExportedProgram:
-    """Loads a screened archive with `torch.export.load`, and returns its program.
+    """Loads a screened archive with `load_program`, and returns its program.
 
     Args:
         path: the path of the screened archive, which may be a temporary copy.
@@ -131,7 +132,7 @@ def load_exported(path: Path, named: Path) -> ExportedProgram:
             warnings.filterwarnings(
                 "ignore", "The given buffer is not writable"
             )  # a warning of torch itself, up to 2.12
-            return torch.export.load(file)
+            return load_program(file)
     except FuseconvError:
         raise
     except Exception as error:

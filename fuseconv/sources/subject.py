@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 import torch
+from torch.nn import Module
 
 from fuseconv.contract.inputs import (
     apply_ranges,
@@ -48,13 +50,13 @@ class Subject:
         snapshot: the files on a hub from which the model was read. None if the user gave a local path.
     """
 
-    module: torch.nn.Module
+    module: Module
     examples: tuple[torch.Tensor, ...]
     contract: Contract
     call: tuple[str, ...]
     source: str
     sha256: str
-    original: torch.nn.Module | None = None
+    original: Module | None = None
     drawn: bool = False
     snapshot: Snapshot | None = None
 
@@ -74,13 +76,13 @@ class Loaded:
         state: pairs of an input and the output that is its value in the next call.
     """
 
-    module: torch.nn.Module
+    module: Module
     inputs: tuple[TensorSpec, ...] = ()
     examples: tuple[torch.Tensor, ...] = ()
     call: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     by_keyword: bool = False
-    original: torch.nn.Module | None = None
+    original: Module | None = None
     state: tuple[tuple[str, str], ...] = ()
 
 
@@ -120,7 +122,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
             logger.info("%s: the model was saved in training mode; fuseconv converts it in eval mode", path)
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
-        module = module.to(torch_dtype(options.dtype))
+        module = CASTS[options.dtype](module)
     settled = settle(loaded, path, options)
     settled.contract.bind(settled.examples, {})
     module = module.to(options.device)
@@ -128,6 +130,15 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     return Subject(
         module, settled.examples, settled.contract, settled.call, source, sha256, loaded.original, settled.drawn
     )
+
+
+CASTS: Mapping[str, Callable[[Module], Module]] = {
+    "f64": Module.double,
+    "f32": Module.float,
+    "f16": Module.half,
+    "bf16": Module.bfloat16,
+}
+"""Casts the real floating-point weights of a module. `Module.to` would also take the real parts of complex weights."""
 
 
 def settle(loaded: Loaded, path: Path, options: Options) -> Settled:

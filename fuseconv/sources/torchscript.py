@@ -10,11 +10,10 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.options import Options
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.sources.flat import drop_detach
-from fuseconv.sources.subject import Loaded, settle
+from fuseconv.sources.subject import CASTS, Loaded, settle
 from fuseconv.untrusted.loads import require_loads
 
 
@@ -43,7 +42,7 @@ def load(path: Path, options: Options) -> Loaded:
             f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
         ) from error
     if options.dtype is not None:
-        script = script.to(torch_dtype(options.dtype))
+        script = CASTS[options.dtype](script)
     arguments = tuple(argument.name for argument in script.forward.schema.arguments[1:])
     settled = settle(Loaded(script, parameters=arguments, by_keyword=True), path, options)
     try:

@@ -45,11 +45,9 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         bundle: the folder of the bundle in which the weights are stored. Empty for a package that contains its weights.
         op_files: Python files that register other ops of the program. The parent process was told to trust them.
     """
-    import torch
-    import torch._inductor.compile_fx
-
     from fuseconv.ops import OPS  # the compiler traces our ops with their fake kernels
     from fuseconv.program.graph_copy import with_weights
+    from fuseconv.program.loading import load_program
     from fuseconv.rulebook.packs import load_ops
     from fuseconv.targets import c_shims
     from fuseconv.targets.inductor_interface import change_interface
@@ -66,7 +64,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     call_without_shims()
     hide_launches()
 
-    exported, store = torch.export.load(source), None
+    exported, store = load_program(source), None
     set_size_hints(exported)
     if bundle:
         table = Table.of(Path(source))

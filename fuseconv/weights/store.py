@@ -200,8 +200,8 @@ class Store:
 
 
 def like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns `values`, as a Parameter if `tensor` is a Parameter."""
-    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
+    """Returns `values`, as a Parameter if `tensor` is a Parameter, and not as a view: see `load_program`."""
+    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values.data
 
 
 def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:

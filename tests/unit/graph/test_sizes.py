@@ -134,6 +134,7 @@ def test_a_product_of_sizes_is_more_than_each_of_them() -> None:
         run_for_all_sizes(mode, lambda: 1 if batch * batch == batch + 6 else 2)
 
 
+@pytest.mark.diagonal(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_normal_form_of_a_division_has_its_values(seed: int) -> None:
     draw, (a, b) = random.Random(seed), sympy.symbols("a b", integer=True, positive=True)
