@@ -54,7 +54,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     from fuseconv.targets.inductor_pools import keep_ceil_mode
     from fuseconv.targets.inductor_shims import call_without_shims
     from fuseconv.targets.inductor_timing import hide_launches
-    from fuseconv.targets.size_hints import set_size_hints
+    from fuseconv.targets.size_hints import set_size_hints, widen_short_ranges
     from fuseconv.weights.store import Store, like
     from fuseconv.weights.table import Table, set_table
 
@@ -65,6 +65,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     hide_launches()
 
     exported, store = load_program(source), None
+    widen_short_ranges(exported)
     set_size_hints(exported)
     if bundle:
         table = Table.of(Path(source))

@@ -1,4 +1,4 @@
-"""The example value of each symbol of a program, by which Inductor chooses tiles and splits reductions."""
+"""What Inductor is told of the symbols of a program: example values, by which it chooses tiles, and ranges."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ LARGEST = 1024
 
 LARGEST_PRODUCT = 1 << 14
 """The largest product of all example values. While Inductor tunes its kernels, it allocates tensors of these sizes."""
+
+
+def widen_short_ranges(exported: ExportedProgram) -> None:
+    """Lets each symbol of a loaded program that is at most 2 also be 3.
+
+    Fake kernels, such as that of a convolution, exclude a size of 1. Inductor's code is right for that size, too. But
+    if 2 is the only size left, the code has it as a constant. (torch 2.10 to 2.13, `ShapeEnv._update_var_to_range`)
+    """
+    environments = [size.node.shape_env for size in _sizes(exported)[:1]]
+    for ranges in (exported.range_constraints, *(environment.var_to_range for environment in environments)):
+        for symbol, one in ranges.items():
+            if one.lower < one.upper == 2:
+                ranges[symbol] = type(one)(one.lower, 3)
 
 
 def set_size_hints(exported: ExportedProgram) -> None:

@@ -25,7 +25,7 @@ from fuseconv.errors import UpstreamError
 from fuseconv.processes.forked import Forked, forked
 from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, aoti, aoti_compile
-from fuseconv.targets.size_hints import set_size_hints
+from fuseconv.targets.size_hints import set_size_hints, widen_short_ranges
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
 
@@ -219,6 +219,18 @@ def test_the_symbols_of_a_program_have_values_in_the_middle_of_their_ranges(
     assert [hints[next(iter(x.shape[axis].node.expr.free_symbols))] for axis in (0, 2, 3)] == list(values)
     assert [size.node.hint for size in x.shape[2:]] == [8 * values[1], values[2]]
     assert [size.node.hint for size in y.shape[2:]] == [16 * values[1], 2 * values[2]]
+
+
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning")  # torch warns of its own use
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_batch_of_at_most_two_is_no_constant_behind_a_convolution(least: int, tmp_path: Path) -> None:
+    program = small_bundle.program(nn.Conv2d(1, 4, 3), (f"x=f32[batch:{least}..2,1,8,8]",))
+    torch.export.save(program.exported, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    widen_short_ranges(loaded)
+    with aoti_compile.unchanged_backends():
+        (returned,) = loaded.run_decompositions({}).graph.output_node().args[0]
+    assert isinstance(returned.meta["val"].shape[0], torch.SymInt)
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning")  # torch warns of its own use
