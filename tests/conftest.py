@@ -44,6 +44,7 @@ PARTS = {
     "pages": "runs what a page, a sample or a benchmark shows",
     "compiles": "waits for a C++ compiler for several seconds, or uses the C++ runtime, which is compiled first",
     "fuzz": "tries random models, rules and files",
+    "spellings": "fuses other spellings of what the examples of the rules show",
 }
 """The markers of tests that a run of all folders leaves out because of their time. Each has a job of its own in CI."""
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from fuseconv.matching.graph import op_name
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 FAR = -1e9
 
 

@@ -19,6 +19,8 @@ from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 
 def scored(
     change: Callable[..., Tensor], softmax: Callable[[Tensor], Tensor] = lambda s: s.softmax(-1)

@@ -22,6 +22,8 @@ from fuseconv.numerics.tolerance import compare
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 HEADS, WIDTH = 4, 8
 SCALE = 1 / math.sqrt(WIDTH)
 SDPA = "scaled_dot_product_attention"

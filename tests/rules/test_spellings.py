@@ -39,6 +39,8 @@ from fuseconv.numerics.tolerance import compare
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 LEAKY = {name: function for name, (function, op) in OTHER_ACTS.items() if op == "leaky_relu"}
 FREE = (
     "view",

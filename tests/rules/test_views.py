@@ -18,6 +18,8 @@ from fuseconv.matching.rewrite import rewrite
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 N, L = torch.export.Dim("n", min=1, max=64), torch.export.Dim("l", min=2, max=64)
 
 

@@ -19,6 +19,8 @@ from fuseconv.proof.example import example_program
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
 
+pytestmark = pytest.mark.spellings
+
 P = 0.1
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
