@@ -50,6 +50,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     from fuseconv.program.loading import load_program
     from fuseconv.rulebook.packs import load_ops
     from fuseconv.targets import c_shims
+    from fuseconv.targets.inductor_complex import respell_complex_arithmetic
     from fuseconv.targets.inductor_interface import change_interface
     from fuseconv.targets.inductor_pools import keep_ceil_mode
     from fuseconv.targets.inductor_shims import call_without_shims
@@ -74,6 +75,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         store = Store.reopen(Path(bundle), table, weights)
         changed = {name: like(exported.state_dict[name], tensor) for name, tensor in weights.items()}
         exported = with_weights(exported, changed)
+    respell_complex_arithmetic(exported)
     with unchanged_backends():
         exported = exported.run_decompositions({op.overload: op.decomposition for op in OPS if op.decomposes})
     settings = _settings() | tiling(exported) | c_shims.inductor_configs(exported, device)
