@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import zoo_channels
+import zoo_decoders
 import zoo_dit
 import zoo_families
 import zoo_images
+import zoo_maxvit
 import zoo_mixing
 import zoo_pairs
 import zoo_relations
 import zoo_restoration
 import zoo_separation
 import zoo_series
+import zoo_sets
+import zoo_signals
+import zoo_spectral
 import zoo_speech
 import zoo_tables
 import zoo_text
@@ -101,6 +107,24 @@ UNTUNED = (
         noise(),
         (batch(16), Axis("width", range(32, 257, 4), 3)),
     ),
+    Entry("gfnet", (32, *IMAGE), "f32", zoo_spectral.GfNet, noise(), BATCH),
+    Entry("hyena", (4, 1024), "f32", zoo_spectral.Hyena, some_of(8000), (batch(4),)),
+    Entry("llama-complex", (4, 512), "bf16", zoo_decoders.ComplexLlama, some_of(8000), LONG),
+    Entry("retnet", (4, 512), "bf16", zoo_decoders.RetNet, some_of(8000), LONG),
+    Entry("nafnet", (4, 3, 128, 128), "f16", zoo_channels.NafNet, noise(), (batch(4), *sides(range(64, 129, 4)))),
+    Entry("restormer", (2, 3, 128, 128), "f16", zoo_channels.Restormer, noise(), (batch(2), *sides(range(64, 129, 4)))),
+    Entry("maxvit", (16, *IMAGE), "f16", zoo_maxvit.MaxVit, noise(), (batch(16),)),
+    Entry("demucs", (8, 1, 16_084), "f16", zoo_signals.Demucs, noise(), (batch(8),)),
+    Entry("vocos", (8, 100, 400), "f16", zoo_signals.Vocos, noise(), (batch(8), Axis("frames", range(20, 401), 2))),
+    Entry(
+        "schnet",
+        (16, 64),
+        "f32",
+        zoo_sets.SchNet,
+        zoo_sets.atoms,
+        (batch(16), Axis("atoms", range(8, 65), 1)),
+    ),
+    Entry("detr", (8, 512, 20, 20), "f16", zoo_sets.Detr, noise(), (batch(8), *sides(range(8, 21)))),
 )
 """Models that were written after the rules and the kernels, and first timed as they were."""
 
