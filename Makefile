@@ -32,7 +32,7 @@ demo: build
 # make test PYTEST=--all leaves out nothing, and takes half an hour; CONTRIBUTING.md says what is left out otherwise.
 PYTEST =
 test: build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
 
 # make fuzz SECONDS=600 SEED=1 FUZZ='--only models': docs/fuzzing.md. What is found is saved in build/fuzz.
 SECONDS ?= 600
