@@ -13,7 +13,7 @@ def load_program(file: str | Path | IO[bytes]) -> ExportedProgram:
     """Returns the program that a file of torch.export.save contains, in a form that can be decomposed.
 
     torch.export.load makes a complex buffer as a view of real numbers that have another shape. run_decompositions makes
-    that view again, of a fake tensor, and fails: "Tensor must have a last dimension of size 2" (torch 2.10 to 2.13).
+    that view again, of a fake tensor, and fails: "Tensor must have a last dimension of size 2" (torch 2.13).
     So the buffers returned are not views, and have the memory of the views.
     """
     import torch

@@ -28,8 +28,8 @@ def respell_complex_arithmetic(exported: ExportedProgram) -> None:
 
     Inductor generates no code for complex numbers, so a package calls PyTorch's ops. Inductor fails if an argument of
     such a call is a number and the schema declares a tensor, as for `rfft(x) / n`: "got <class 'int'>"
-    (`CppWrapperCpu.generate_extern_kernel_args_decl_if_needed`). A package fails to call `sub`: "Mismatch between ints
-    consumed and num_ints". (torch 2.11 to 2.13)
+    (torch 2.11 and 2.13, `CppWrapperCpu.generate_extern_kernel_args_decl_if_needed`). A package fails to call `sub`:
+    "Mismatch between ints consumed and num_ints" (torch 2.13).
     """
     for node in list(exported.graph.nodes):
         value = node.meta.get("val")
@@ -68,5 +68,5 @@ def _tensor(graph: Graph, number: Any, like: torch.Tensor) -> Node:
     if isinstance(number, complex):
         parts = tuple(_tensor(graph, part, like) for part in (number.real, number.imag))
         return graph.call_function(_aten.complex.default, parts)
-    dtype = torch.float64 if like.dtype == torch.complex128 else torch.float32
-    return graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": dtype, "device": like.device})
+    given = {"dtype": like.dtype.to_real(), "device": like.device}
+    return graph.call_function(_aten.scalar_tensor.default, (number,), given)

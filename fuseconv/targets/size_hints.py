@@ -25,8 +25,8 @@ LARGEST_PRODUCT = 1 << 14
 def widen_short_ranges(exported: ExportedProgram) -> None:
     """Lets each symbol of a loaded program that is at most 2 also be 3.
 
-    Fake kernels, such as that of a convolution, exclude a size of 1. Inductor's code is right for that size, too. But
-    if 2 is the only size left, the code has it as a constant. (torch 2.10 to 2.13, `ShapeEnv._update_var_to_range`)
+    The fake kernel of a convolution excludes a batch of 1 while cuDNN and oneDNN are enabled. Inductor's code is right
+    for that batch, too. But if 2 is the only size left, the code has it as a constant. (torch 2.11 and 2.13)
     """
     environments = [size.node.shape_env for size in _sizes(exported)[:1]]
     for ranges in (exported.range_constraints, *(environment.var_to_range for environment in environments)):
