@@ -68,5 +68,5 @@ def _tensor(graph: Graph, number: Any, like: torch.Tensor) -> Node:
     if isinstance(number, complex):
         parts = tuple(_tensor(graph, part, like) for part in (number.real, number.imag))
         return graph.call_function(_aten.complex.default, parts)
-    given = {"dtype": like.dtype.to_real(), "device": like.device}
-    return graph.call_function(_aten.scalar_tensor.default, (number,), given)
+    kind: dict[str, Any] = {"dtype": like.dtype.to_real(), "device": like.device}
+    return graph.call_function(_aten.scalar_tensor.default, (number,), kind)
